@@ -1,8 +1,10 @@
-"""What lets Spark find ``format("busmq")`` without registration: it looks for top-level modules named ``pyspark_*`` with a ``DefaultSource``.
+"""What lets Spark find ``format("busmq")`` without registration: it looks for top-level modules
+named ``pyspark_*`` with a ``DefaultSource``.
 
-Keep this to the re-export. If importing *any* ``pyspark_*`` module of an environment fails, Spark drops *every* Python data source there and
-says only DATA_SOURCE_NOT_FOUND. Hence nothing optional may be imported from here, directly or further down, and where a dependency is missing
-a stand-in says which.
+Keep this to the re-export. If importing *any* ``pyspark_*`` module of an environment fails, Spark
+drops *every* Python data source there and says only DATA_SOURCE_NOT_FOUND. Hence nothing optional
+may be imported from here, directly or further down, and where a dependency is missing a stand-in
+says which.
 """
 
 from __future__ import annotations

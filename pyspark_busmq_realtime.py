@@ -1,4 +1,6 @@
-"""What lets Spark find ``format("busmq-realtime")`` where its jar is not on the class path: only to say so. See ``pyspark_busmq``."""
+"""What lets Spark find ``format("busmq-realtime")`` where its jar is not on the class path: only to
+say so. See ``pyspark_busmq``.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An ordered message bus on Redis as a source and sink of Spark Structured Streaming.
 
-Importing this package loads nothing else: each name below is loaded when it is first used, so a producer needs no pyspark and an executor
-no web sockets. (PEP 562)
+Importing this package loads nothing else: each name below is loaded when it is first used, so a
+producer needs no pyspark and an executor no web sockets. (PEP 562)
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# name -> module. The imports above and __all__ repeat it for type checkers, which cannot read a table; a test compares the three.
+# name -> module. The imports above and __all__ repeat it for type checkers, which cannot read a
+# table; a test compares the three.
 HOMES = {
     "Bus": "bus.bus",
     "BusError": "errors",

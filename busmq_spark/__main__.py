@@ -11,8 +11,11 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command line in ``sys.argv`` and leave with its exit code."""
-    # While Python loads the commands there is nothing to tidy up, and its import system may swallow an exception.
-    interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as for a job in the background of a script
+    # While Python loads the commands there is nothing to tidy up, and its import system may swallow
+    # an exception.
+    interrupts = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # else ignored, as for a job in the background of a script
     if interrupts:
         signal.signal(signal.SIGINT, _leave)
     try:
@@ -20,7 +23,11 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        print(f"error: [BUSMQ_TOOL_MISSING] the busmq command needs {error.name}. Run: pip install 'busmq_spark[cli]'", file=sys.stderr)
+        print(
+            f"error: [BUSMQ_TOOL_MISSING] the busmq command needs {error.name}. Run: pip install"
+            " 'busmq_spark[cli]'",
+            file=sys.stderr,
+        )
         sys.exit(1)
     sys.exit(run(sys.argv[1:], interrupts=interrupts))
 

@@ -1,4 +1,6 @@
-"""Arguments of a program: each is taken as it is, or refused with ConfigError; none is converted in silence."""
+"""Arguments of a program: each is taken as it is, or refused with ConfigError; none is converted in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,15 @@ def check_whole(name: str, value: object, least: int = 0, most: int = MAX_WHOLE)
 def check_number(name: str, value: object, least: float, most: float, unit: str) -> float:
     """Return a number of this range; True, False and NaN are none."""
     whole = isinstance(value, int | float) and not isinstance(value, bool)
-    if not isinstance(value, int | float) or not whole or math.isnan(value) or not least <= value <= most:
-        raise ConfigError(reason=f"{name} is {show(value)}; expected {least:g} to {most:.0f} {unit}")
+    if (
+        not isinstance(value, int | float)
+        or not whole
+        or math.isnan(value)
+        or not least <= value <= most
+    ):
+        raise ConfigError(
+            reason=f"{name} is {show(value)}; expected {least:g} to {most:.0f} {unit}"
+        )
     return value
 
 
@@ -38,8 +47,12 @@ def check_flag(name: str, value: object) -> bool:
 def check_text(name: str, value: object, *, secret: bool = False) -> str:
     """Return a text that is not empty and that UTF-8 can hold."""
     if not isinstance(value, str) or not value or not is_utf8(value):
-        shown = f"a {type(value).__name__} that must not be shown" if secret and value else show(value)
-        raise ConfigError(reason=f"{name} is {shown}; expected text, not empty, that UTF-8 can hold")
+        shown = (
+            f"a {type(value).__name__} that must not be shown" if secret and value else show(value)
+        )
+        raise ConfigError(
+            reason=f"{name} is {shown}; expected text, not empty, that UTF-8 can hold"
+        )
     return value
 
 
@@ -55,19 +68,30 @@ def check_path(name: str, value: object) -> str:
     """Return the path of a file as text."""
     path = fspath(value) if isinstance(value, PathLike) else value
     if not isinstance(path, str) or not path or "\x00" in path:
-        raise ConfigError(reason=f"{name} is {show(value)}; expected the path of a file, as text or a Path")
+        raise ConfigError(
+            reason=f"{name} is {show(value)}; expected the path of a file, as text or a Path"
+        )
     return path
 
 
 def join_urls(name: str, value: object) -> str:
-    """Return the comma list of one URL or of several in a list or tuple. A URL shows in no error."""
+    """Return the comma list of one URL or of several in a list or tuple. A URL shows in no
+    error.
+    """
     given = list(value) if isinstance(value, list | tuple) else [value]
     several = [url for url in given if isinstance(url, str)]
     if not several or len(several) < len(given):
         wrong = next((url for url in given if not isinstance(url, str)), given)
-        raise ConfigError(reason=f"{name} is or holds a {type(wrong).__name__}; expected a URL as text, or a list of URLs")
+        raise ConfigError(
+            reason=(
+                f"{name} is or holds a {type(wrong).__name__}; expected a URL as text, or a list of"
+                " URLs"
+            )
+        )
     if len(several) > 1 and any("," in url for url in several):
-        raise ConfigError(reason=f"{name} is a list, and one of its URLs has a comma; write the comma as %2C")
+        raise ConfigError(
+            reason=f"{name} is a list, and one of its URLs has a comma; write the comma as %2C"
+        )
     return ",".join(several)
 
 

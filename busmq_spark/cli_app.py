@@ -65,8 +65,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 an error at run time, 2 a wrong option or argument, "
-    "3 a server that info found full or evicting, 130 Ctrl-C, 143 SIGTERM.",
+    epilog=(
+        "Exit codes: 0 done, 1 an error at run time, 2 a wrong option or argument, "
+        "3 a server that info found full or evicting, 130 Ctrl-C, 143 SIGTERM."
+    ),
 )
 
 
@@ -79,11 +81,18 @@ def _show_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def busmq(
     context: typer.Context,
-    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
 ) -> None:
-    """An ordered message bus on Redis: look into queues, push and follow messages, see it feed Spark.
+    """An ordered message bus on Redis: look into queues, push and follow messages, see it feed
+    Spark.
 
-    New here?  'busmq demo' shows everything at work; 'busmq embedded' starts a Redis to try the other commands on.
+    New here?  'busmq demo' shows everything at work; 'busmq embedded' starts a Redis to try the
+    other commands on.
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -93,24 +102,49 @@ for title, commands in (
     ("Start here", (demo, embedded.embedded)),
     ("Messages", (push.push, tail.tail, peek.peek, events.publish, events.send)),
     ("State", (queues.queues, topics.topics, info.info)),
-    ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions, retain.retain)),
+    (
+        "Readers",
+        (
+            groups.groups,
+            lag.lag,
+            subscriptions.subscribe,
+            subscriptions.unsubscribe,
+            subscriptions.subscriptions,
+            retain.retain,
+        ),
+    ),
     ("Other data centres", (serve.serve, token.token)),
     ("Spark", (jar.jar,)),
 ):
     for command in commands:
         app.command(rich_help_panel=title)(_catch_broken_pipe(with_redis_options(command)))
-dead_letters = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Look at what shared groups gave up, put it back, delete it.")
-DEAD_LETTER_COMMANDS: dict[str, Callable[..., None]] = {"list": dead.list_, "show": dead.show, "replay": dead_replay.replay, "purge": dead.purge}
+dead_letters = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Look at what shared groups gave up, put it back, delete it.",
+)
+DEAD_LETTER_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": dead.list_,
+    "show": dead.show,
+    "replay": dead_replay.replay,
+    "purge": dead.purge,
+}
 for name, its_command in DEAD_LETTER_COMMANDS.items():
     dead_letters.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
 app.add_typer(dead_letters, name="dead", rich_help_panel="Readers")
-EVENT_APP = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Which queues the events of which keys go to.")
+EVENT_APP = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Which queues the events of which keys go to.",
+)
 for event_command in (events.subscribe, events.unsubscribe, events.forget):
     EVENT_APP.command()(_catch_broken_pipe(with_redis_options(event_command)))
 EVENT_APP.command("list")(_catch_broken_pipe(with_redis_options(events.list_)))
 app.add_typer(EVENT_APP, name="events", rich_help_panel="Messages")
 OUTBOX_APP = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Look at what an outbox on this disk still has to forward, and forward it."
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Look at what an outbox on this disk still has to forward, and forward it.",
 )
 for outbox_command in (
     outbox.status,
@@ -132,20 +166,36 @@ class _MirrorCommandGroup(TyperGroup):
     """``busmq mirror --from URL QUEUE`` is ``busmq mirror run …``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args if not args or args[0] in {*self.commands, *ctx.help_option_names} else ["run", *args])
+        return super().parse_args(
+            ctx,
+            (
+                args
+                if not args or args[0] in {*self.commands, *ctx.help_option_names}
+                else ["run", *args]
+            ),
+        )
 
 
 mirrors = typer.Typer(
-    cls=_MirrorCommandGroup, no_args_is_help=True, rich_markup_mode="markdown", help="Copy queues of another data centre here, same ids, same life."
+    cls=_MirrorCommandGroup,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Copy queues of another data centre here, same ids, same life.",
 )
-MIRROR_COMMANDS: dict[str, Callable[..., None]] = {"run": mirror.run, "promote": mirror.promote, "status": mirror.status}
+MIRROR_COMMANDS: dict[str, Callable[..., None]] = {
+    "run": mirror.run,
+    "promote": mirror.promote,
+    "status": mirror.status,
+}
 for name, its_command in MIRROR_COMMANDS.items():
     mirrors.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
 app.add_typer(mirrors, name="mirror", rich_help_panel="Other data centres")
 
 
 def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
-    """Run one command line; the result is its exit code. With ``interrupts``, Ctrl-C is an exception from here on."""
+    """Run one command line; the result is its exit code. With ``interrupts``, Ctrl-C is an
+    exception from here on.
+    """
     signal.signal(signal.SIGTERM, _terminate)
     sys.stdout, sys.stderr = _open_tolerant_stream(sys.stdout), _open_tolerant_stream(sys.stderr)
     out = CliOutput(as_json="--json" in arguments)
@@ -179,13 +229,17 @@ def _invoke(out: CliOutput, arguments: list[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except OSError as error:
-        out.show_error("BUSMQ_SYSTEM", f"{error.filename or 'the system'}: {error.strerror or error}")
+        out.show_error(
+            "BUSMQ_SYSTEM", f"{error.filename or 'the system'}: {error.strerror or error}"
+        )
         return FAILED
     except Exception as error:
         # typer's own usage errors; their class moved between its versions, their shape did not.
         if not hasattr(error, "format_message"):
             raise
-        out.show_error("BUSMQ_USAGE", f"{error.format_message().strip()} See: {_command_path_of(error)} --help")
+        out.show_error(
+            "BUSMQ_USAGE", f"{error.format_message().strip()} See: {_command_path_of(error)} --help"
+        )
         return USAGE
     return result if isinstance(result, int) else OK
 
@@ -198,10 +252,13 @@ def _check_environment(out: CliOutput) -> None:
 
 
 def _open_tolerant_stream(stream: TextIO | None) -> TextIO:
-    """A stream that takes any text: a terminal may know only ASCII, and a script may have closed it (``>&-``)."""
+    """A stream that takes any text: a terminal may know only ASCII, and a script may have closed it
+    (``>&-``).
+    """
     if stream is None:
         return Path(os.devnull).open("w")
-    stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # of TextIOWrapper, which it is
+    # Of TextIOWrapper, which it is
+    stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
     return stream
 
 

@@ -1,7 +1,8 @@
 """Names of modules that are imported when they are first used.
 
-Spark starts several Python processes for a query. Each imports the class of the data source, and then does one thing: it says the columns, plans
-batches, runs tasks, or commits. What the others do, and the packages for it, would be most of what such a process imports.
+Spark starts several Python processes for a query. Each imports the class of the data source, and
+then does one thing: it says the columns, plans batches, runs tasks, or commits. The other modules,
+and their packages, would be most of the imports of such a process.
 """
 
 from __future__ import annotations
@@ -18,18 +19,27 @@ T = TypeVar("T")
 class DeferredImport(Generic[T]):
     """A name of a module of the package, for a constant of another one. ``get`` imports the module.
 
-    It is pickled only where the package travels by value, with ``busmq_spark.register``. No worker can import the module there, so what it stands for
-    goes along: an import statement in a function would fail. Where the driver lacks a package for it, the error goes along.
+    It is pickled only where the package travels by value, with ``busmq_spark.register``. No worker
+    can import the module there, so what it stands for goes along: an import statement in a function
+    would fail. If the driver lacks a package for it, the error travels instead.
     """
 
     def __init__(self, module: str, name: str, *, needed_by: str = "") -> None:
-        """``needed_by`` is who needs it, for the error about a package that is missing: an option, or else the module."""
-        self._module, self._name, self._needed_by = module, name, needed_by or f"busmq_spark.{module}"
+        """``needed_by`` is who needs it, for the error about a package that is missing: an option,
+        or else the module.
+        """
+        self._module, self._name, self._needed_by = (
+            module,
+            name,
+            needed_by or f"busmq_spark.{module}",
+        )
         self._found: T | None = None
         self._missing: LocalToolMissing | None = None
 
     def get(self) -> T:
-        """What has that name. Raises LocalToolMissing for a package that cannot be imported."""
+        """Return the object with that name. Raises LocalToolMissing for a package that cannot be
+        imported.
+        """
         if self._missing is not None:
             raise self._missing
         if self._found is None:

@@ -26,17 +26,24 @@ VARIABLES = (
     "BUSMQ_TLS_KEY",
 )
 _NEAR = 0.8
-"""How alike a name must be to count as misspelt. Other names are those of other programs, as of tests."""
+"""The least similarity of a name that counts as misspelt. Other names are those of other programs,
+as of tests.
+"""
 
 
 def read_variable(name: str) -> str | None:
-    """Return the value of a variable; None where it is not set, or empty.
+    """Return the value of a variable; return None where it is not set, or empty.
 
     Raises ConfigError for a line break at its end, which files and shells leave there.
     """
     value = os.environ.get(name) or None
     if value and value.endswith(("\n", "\r")):
-        raise ConfigError(reason=f"the environment variable {name} ends with a line break, as text that was read from a file does; take it off")
+        raise ConfigError(
+            reason=(
+                f"the environment variable {name} ends with a line break, as text that was read"
+                " from a file does; take it off"
+            )
+        )
     return value
 
 

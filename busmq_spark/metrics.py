@@ -1,11 +1,10 @@
 """Counters and gauges, and their text for Prometheus (exposition format 0.0.4).
 
-    metrics = Metrics()
-    refused = metrics.counter("busmq_refused_total", "Handshakes refused", reason=("path", "secret"))
-    refused.add(reason="secret")
+    metrics = Metrics() refused = metrics.counter("busmq_refused_total", "Handshakes refused",
+    reason=("path", "secret")) refused.add(reason="secret")
 
-Every label is declared with all of its values. One that was not declared counts as ``other``: whatever a peer sends, the number of series
-stays what it was, and nothing of the peer's is ever printed.
+Every label is declared with all of its values. A value that was not declared counts as ``other``:
+whatever a peer sends, the number of series stays the same, and no text of the peer is ever printed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class MetricFamily:
-    """One name and its series, each 0 from the beginning. Safe to use from any thread."""
+    """A name and its series, each 0 from the beginning. Safe to use from any thread."""
 
     def __init__(self, kind: str, name: str, doc: str, labels: dict[str, tuple[str, ...]]) -> None:
         for word in (name, *labels):
@@ -56,7 +55,8 @@ class MetricFamily:
             self._series[key] = value
 
     def lines(self, without: str = "") -> list[str]:
-        """The lines of this family in the text. Series ``other`` show once they have counted something.
+        """The lines of this family in the text. Series ``other`` show once they have counted
+        something.
 
         ``without``: a label that is left out. Series that differ in it are one, their sum.
         """
@@ -66,16 +66,30 @@ class MetricFamily:
         if without in self._allowed:
             at, sums = list(self._allowed).index(without), Counter[tuple[str, ...]]()
             for values, number in series:
-                sums[values[:at] + values[at + 1 :]] += number  # type: ignore[assignment]  # a gauge may have parts
+                # A gauge may have parts
+                sums[values[:at] + values[at + 1 :]] += number  # type: ignore[assignment]
             series = list(sums.items())
-        shown = [(values, number) for values, number in series if number or OTHER_LABEL not in values]
+        shown = [
+            (values, number) for values, number in series if number or OTHER_LABEL not in values
+        ]
         head = [f"# HELP {self.name} {_escape(self.doc)}", f"# TYPE {self.name} {self.kind}"]
-        return [*head, *(f"{self.name}{_format_labels(names, values)} {_format_number(number)}" for values, number in shown)]
+        return [
+            *head,
+            *(
+                f"{self.name}{_format_labels(names, values)} {_format_number(number)}"
+                for values, number in shown
+            ),
+        ]
 
     def _key(self, given: dict[str, str]) -> tuple[str, ...]:
         if given.keys() != self._allowed.keys():
-            raise ValueError(f"metric {self.name} has the labels {sorted(self._allowed)}, not {sorted(given)}")
-        return tuple(given[label] if given[label] in values else OTHER_LABEL for label, values in self._allowed.items())
+            raise ValueError(
+                f"metric {self.name} has the labels {sorted(self._allowed)}, not {sorted(given)}"
+            )
+        return tuple(
+            given[label] if given[label] in values else OTHER_LABEL
+            for label, values in self._allowed.items()
+        )
 
 
 class Metrics:
@@ -86,29 +100,43 @@ class Metrics:
         self._measured: list[Callable[[], None]] = []
 
     def counter(self, name: str, doc: str, **labels: tuple[str, ...]) -> MetricFamily:
-        """What only goes up; its name ends in ``_total``."""
+        """Add a value that only goes up; its name ends in ``_total``."""
         return self._metrics.setdefault(name, MetricFamily("counter", name, doc, labels))
 
     def gauge(self, name: str, doc: str, **labels: tuple[str, ...]) -> MetricFamily:
-        """What goes up and down."""
+        """Add a value that goes up and down."""
         return self._metrics.setdefault(name, MetricFamily("gauge", name, doc, labels))
 
     def before_text(self, measure: Callable[[], None]) -> None:
-        """Call ``measure`` whenever the text is asked for: it sets gauges that are not kept up to date otherwise."""
+        """Call ``measure`` whenever the text is asked for: it sets gauges that are not kept up to
+        date otherwise.
+        """
         self._measured.append(measure)
 
     def text(self, without: str = "") -> str:
-        """All of them, by name. ``without``: a label that is left out, as of :meth:`MetricFamily.lines`."""
+        """All of them, by name. ``without``: a label that is left out, as of
+        :meth:`MetricFamily.lines`.
+        """
         for measure in self._measured:
             try:
                 measure()
             except Exception as error:
-                log.error("a metric could not be measured: %s", error_text(error), exc_info=exc_info(error))
-        return "".join(line + "\n" for _, metric in sorted(self._metrics.items()) for line in metric.lines(without))
+                log.error(
+                    "a metric could not be measured: %s",
+                    error_text(error),
+                    exc_info=exc_info(error),
+                )
+        return "".join(
+            line + "\n"
+            for _, metric in sorted(self._metrics.items())
+            for line in metric.lines(without)
+        )
 
 
 def _format_labels(names: list[str], values: tuple[str, ...]) -> str:
-    pairs = [f'{name}="{_escape(value, quoted=True)}"' for name, value in zip(names, values, strict=True)]
+    pairs = [
+        f'{name}="{_escape(value, quoted=True)}"' for name, value in zip(names, values, strict=True)
+    ]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
 

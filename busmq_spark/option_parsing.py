@@ -1,4 +1,6 @@
-"""How a table of options is made and read: one frozen dataclass each, parsed once at the border. Look-up is case-blind, as everywhere in Spark."""
+"""Tables of options: each is a frozen dataclass, parsed once at the border. Look-up is case-blind,
+as everywhere in Spark.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ SPARK_ENGINE_OPTIONS = frozenset(
         "_asyncprogresstrackingoverridesinksupportcheck",
     }
 )
-"""What Spark itself takes from the same option map; not ours, so not an error."""
+"""Options that Spark itself takes from the same map; they are no errors."""
 
 
 _WORD_OF_KIND = {bool: "True or False", int: "a whole number", str: "text"}
@@ -33,26 +35,61 @@ KAFKA_OPTION_HINTS = {
     "kafka.bootstrap.servers": "the address of the bus is option 'redis.url'",
     "kafka.group.id": "the name of a group is option 'subscription'",
     "assign": "a partition of a topic is a queue here: name the queues in option 'subscribe'",
-    "startingoffsetsbytimestamp": 'option \'startingOffsets\' takes a time for each queue, such as {"orders": "2026-05-01T12:00:00Z"}',
-    "endingoffsetsbytimestamp": 'option \'endingOffsets\' takes a time for each queue, such as {"orders": "2026-05-01T12:00:00Z"}',
-    "kafkaconsumer.polltimeoutms": "it is not needed here: what fails is tried again for as long as is useful; leave it out",
-    "fetchoffset.numretries": "it is not needed here: what fails is tried again for as long as is useful; leave it out",
-    "fetchoffset.retryintervalms": "it is not needed here: what fails is tried again for as long as is useful; leave it out",
-    "groupidprefix": "it is not needed here: a query has no group of its own making; leave it out, or name one with option 'subscription'",
-    "includeheaders": "a message has no headers here; leave it out, and have in the value what they would say",
+    "startingoffsetsbytimestamp": (
+        "option 'startingOffsets' takes a time for each queue, such as {\"orders\":"
+        ' "2026-05-01T12:00:00Z"}'
+    ),
+    "endingoffsetsbytimestamp": (
+        "option 'endingOffsets' takes a time for each queue, such as {\"orders\":"
+        ' "2026-05-01T12:00:00Z"}'
+    ),
+    "kafkaconsumer.polltimeoutms": (
+        "it is not needed here: what fails is tried again for as long as is useful; leave it out"
+    ),
+    "fetchoffset.numretries": (
+        "it is not needed here: what fails is tried again for as long as is useful; leave it out"
+    ),
+    "fetchoffset.retryintervalms": (
+        "it is not needed here: what fails is tried again for as long as is useful; leave it out"
+    ),
+    "groupidprefix": (
+        "it is not needed here: a query has no group of its own making; leave it out, or name one"
+        " with option 'subscription'"
+    ),
+    "includeheaders": (
+        "a message has no headers here; leave it out, and have in the value what they would say"
+    ),
 }
-"""Options of Spark's Kafka source that have another name here, or are not needed, in small letters: what the error for them says."""
-KAFKA_CLIENT_HINT = "options of Kafka's own clients, kafka.…, mean nothing here; docs/kafka.md says what is there instead"
+"""Options of Spark's Kafka source that have another name here, or are not needed, in small letters,
+with the text of their error.
+"""
+KAFKA_CLIENT_HINT = (
+    "options of Kafka's own clients, kafka.…, mean nothing here; docs/kafka.md says what is there"
+    " instead"
+)
 
 
-def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "", unsaid: str = "") -> Any:
-    """One row of an option table. Without a default the option must be given. What may hold a secret is left out of the object's repr.
+def option(
+    name: str,
+    parse: Callable[[str], Any],
+    default: Any = MISSING,
+    *,
+    doc: str,
+    alias: str = "",
+    unsaid: str = "",
+) -> Any:
+    """Declare a row of an option table. Without a default the option must be given. An option that
+    may hold a secret is left out of the object's repr.
 
     ``unsaid`` is what a default of None stands for, where it matters whether a user has said it.
     """
     info = {"name": name, "parse": parse, "doc": doc, "alias": alias, "unsaid": unsaid}
     shown = not _secret(name)
-    return field(metadata=info, repr=shown) if default is MISSING else field(default=default, metadata=info, repr=shown)
+    return (
+        field(metadata=info, repr=shown)
+        if default is MISSING
+        else field(default=default, metadata=info, repr=shown)
+    )
 
 
 def _secret(name: str) -> bool:
@@ -61,7 +98,9 @@ def _secret(name: str) -> bool:
 
 
 def check_secret(what: str, text: str | None) -> None:
-    """Raises ConfigError for a password or secret with a character that a file or a shell left at its ends."""
+    """Raises ConfigError for a password or secret with a character that a file or a shell left at
+    its ends.
+    """
     try:
         secret_text(text or "")
     except ValueError as error:
@@ -69,8 +108,15 @@ def check_secret(what: str, text: str | None) -> None:
 
 
 def parse(cls: type[O], given: Mapping[str, str]) -> O:
-    """The options object for what the user gave. Raises ConfigError for an unknown name, a bad or missing value, or a conflict."""
-    table = {name.lower(): row for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}  # type: ignore[arg-type]  # a dataclass
+    """The options object for what the user gave. Raises ConfigError for an unknown name, a bad or
+    missing value, or a conflict.
+    """
+    table = {
+        name.lower(): row
+        for row in fields(cls)  # type: ignore[arg-type]  # a dataclass
+        for name in (row.metadata["name"], row.metadata["alias"])
+        if name
+    }
     values: dict[str, Any] = {}
     said: dict[str, str] = {}
     for name, text in given.items():
@@ -83,12 +129,16 @@ def parse(cls: type[O], given: Mapping[str, str]) -> O:
         if row is None or row.metadata["name"] == LINK_SECRETS:
             if name.lower() in SPARK_ENGINE_OPTIONS:
                 continue
-            raise ConfigError(reason=_unknown_reason(name, [r.metadata["name"] for r in table.values()]))
+            raise ConfigError(
+                reason=_unknown_reason(name, [r.metadata["name"] for r in table.values()])
+            )
         _refuse_second(said, row.metadata["name"], name)
         values[row.name] = _parse_value(row.metadata["name"], row.metadata["parse"], text)
     for row in table.values():
         if row.name not in values and row.default is MISSING:
-            raise ConfigError(reason=f"option {row.metadata['name']!r} is missing: {row.metadata['doc']}")
+            raise ConfigError(
+                reason=f"option {row.metadata['name']!r} is missing: {row.metadata['doc']}"
+            )
     return cls(**values)
 
 
@@ -100,7 +150,9 @@ def _refuse_second(said: dict[str, str], known: str, name: str) -> None:
     said[known] = name
 
 
-def _parse_value(name: str, parser: Callable[[str], Any], text: Any, *, secret: bool = False) -> Any:
+def _parse_value(
+    name: str, parser: Callable[[str], Any], text: Any, *, secret: bool = False
+) -> Any:
     try:
         return parser(str(text))
     except ValueError as error:
@@ -110,25 +162,42 @@ def _parse_value(name: str, parser: Callable[[str], Any], text: Any, *, secret: 
 
 def _unknown_reason(name: str, known: list[str]) -> str:
     near = get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
-    hint = f"did you mean {next(k for k in known if k.lower() == near[0])!r}?" if near else f"known are: {', '.join(sorted(set(known)))}"
+    hint = (
+        f"did you mean {next(k for k in known if k.lower() == near[0])!r}?"
+        if near
+        else f"known are: {', '.join(sorted(set(known)))}"
+    )
     if (low := name.lower()) in KAFKA_OPTION_HINTS or low.startswith("kafka."):
         hint = KAFKA_OPTION_HINTS.get(low, KAFKA_CLIENT_HINT)
     if name.lower() == "path":
-        hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path"
+        hint = (
+            "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or"
+            " save() without a path"
+        )
     return f"unknown option {name!r}; {hint}"
 
 
-def from_keywords(cls: type[O], given: Mapping[str, Any], checks: Mapping[str, Callable[[str, object], object]] = MappingProxyType({})) -> O:
-    """The options object for keyword arguments. Raises ConfigError for an unknown one, with the nearest known.
+def from_keywords(
+    cls: type[O],
+    given: Mapping[str, Any],
+    checks: Mapping[str, Callable[[str, object], object]] = MappingProxyType({}),
+) -> O:
+    """The options object for keyword arguments. Raises ConfigError for an unknown one, with the
+    nearest known.
 
     ``checks`` take values that may be something else than text, a number or a bool.
     """
     _refuse_unknown(cls, given, "unknown setting {}")
-    rows = [row for row in fields(cls) if row.name in given]  # type: ignore[arg-type]  # a dataclass
-    return cls(**{row.name: _check_keyword(row, given[row.name], checks.get(row.name)) for row in rows})
+    # A dataclass
+    rows = [row for row in fields(cls) if row.name in given]  # type: ignore[arg-type]
+    return cls(
+        **{row.name: _check_keyword(row, given[row.name], checks.get(row.name)) for row in rows}
+    )
 
 
-def _check_keyword(row: Field[Any], value: Any, check: Callable[[str, object], object] | None) -> Any:
+def _check_keyword(
+    row: Field[Any], value: Any, check: Callable[[str, object], object] | None
+) -> Any:
     """The value of a keyword argument; a text is parsed as the option of Spark would be."""
     if value is None and row.default is None:
         return None
@@ -138,7 +207,9 @@ def _check_keyword(row: Field[Any], value: Any, check: Callable[[str, object], o
     if not isinstance(value, str) and type(value) is not kind:
         shown = f"a {type(value).__name__}" if _secret(row.metadata["name"]) else show(value)
         raise ConfigError(reason=f"{row.name} is {shown}; expected {_WORD_OF_KIND[kind]}")
-    return _parse_value(row.name, row.metadata["parse"], value, secret=_secret(row.metadata["name"]))
+    return _parse_value(
+        row.name, row.metadata["parse"], value, secret=_secret(row.metadata["name"])
+    )
 
 
 def from_call(cls: type[O], call: str, given: Mapping[str, Any]) -> O:
@@ -160,5 +231,11 @@ def rows(cls: type[Any]) -> list[tuple[str, str, str]]:
     out = []
     for row in fields(cls):
         default = str(row.default).lower() if isinstance(row.default, bool) else str(row.default)
-        out.append((row.metadata["name"], row.metadata["unsaid"] if row.default in (None, "", ()) else default, row.metadata["doc"]))
+        out.append(
+            (
+                row.metadata["name"],
+                row.metadata["unsaid"] if row.default in (None, "", ()) else default,
+                row.metadata["doc"],
+            )
+        )
     return out

@@ -1,4 +1,5 @@
-"""Texts to values: what the options are parsed with. A parser raises ValueError whose text says what was expected.
+"""Parsers of options: texts to values. A parser raises ValueError whose text says what was
+expected.
 
 jvm-shim/src/main/java/busmq/spark/options/Parsers.java does the same.
 """
@@ -16,15 +17,19 @@ from busmq_spark.arguments import is_utf8
 from busmq_spark.starting_offsets import OffsetBound, iso, parse_relative
 
 LOCAL_SOURCE, UNNAMED_LINK = "local", "federation"
-"""What Redis itself, and a link without a name, are called beside links with names."""
+"""The names of Redis itself, and of a link without a name, beside links with names."""
 _STRAY_NAMES = {"\n": "line break", "\r": "line break", "\ufeff": "byte-order mark"}
 _QUOTES = "\"'`"
 _SECONDS_OF_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES_OF_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BLANKS = " \t"
-"""Around numbers and words of a fixed list they mean nothing; all else keeps them, or is refused."""
+"""Around numbers and words of a fixed list they mean nothing; all else keeps them, or is
+refused.
+"""
 COMMA = re.compile(r"[ \t]*,[ \t]*")
-"""What separates a comma list: a comma, with the blanks beside it. All else belongs to the items."""
+"""The separator of a comma list: a comma, with the blanks beside it. All else belongs to the
+items.
+"""
 
 _URL = re.compile(r"([A-Za-z]+)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?")
 _ADDRESS = re.compile(r"(?:\[([^]]*)\]|([^]:[]*))(?::([^]:[]*))?")
@@ -45,13 +50,17 @@ class UrlParts(NamedTuple):
 
 
 def split_url(text: str) -> UrlParts | None:
-    """Return the parts of a URL with ``//``, its scheme in small letters; None for any other text."""
+    """Return the parts of a URL with ``//``, its scheme in small letters; return None for any other
+    text.
+    """
     found = _URL.fullmatch(text)
     return UrlParts(found[1].lower(), *found.groups(default="")[1:]) if found else None
 
 
 def host_and_port(address: str) -> tuple[str, int | None]:
-    """Parser of ``host`` or ``host:port``; an IPv6 address is in brackets, which the result lacks."""
+    """Parser of ``host`` or ``host:port``; an IPv6 address is in brackets, which the result
+    lacks.
+    """
     found = _ADDRESS.fullmatch(address)
     if not found:
         many = address.count(":") > 1 and not set("[]") & set(address)
@@ -67,28 +76,36 @@ def host_and_port(address: str) -> tuple[str, int | None]:
     elif not host:
         raise ValueError("it has no host")
     elif not _HOST.fullmatch(host):
-        raise ValueError("its host is none: it has letters, digits, - and _, with single dots between")
+        raise ValueError(
+            "its host is none: it has letters, digits, - and _, with single dots between"
+        )
     return (six or host).lower(), int(port) if port else None
 
 
 def check_web_socket_url(text: str, schemes: Collection[str] = ("ws", "wss")) -> None:
-    """Raise ValueError, which repeats no secret, for a text that is no address of a web-socket server."""
+    """Raise ValueError, which repeats no secret, for a text that is no address of a web-socket
+    server.
+    """
     if stray := describe_stray_character(text, inside=True):
         raise ValueError(f"it {stray}")
     parts = split_url(text)
     if parts is None or parts.scheme not in schemes:
         scheme = f"it begins with {parts.scheme[:10]!r}" if parts else "it has no scheme"
-        raise ValueError(f"{scheme}; expected {', '.join(f'{each}://' for each in schemes)} and a host")
+        raise ValueError(
+            f"{scheme}; expected {', '.join(f'{each}://' for each in schemes)} and a host"
+        )
     if "@" in parts.place or parts.query or parts.fragment:
         raise ValueError(
-            "it has more than a path; expected an address without user, query or fragment: secrets in "
-            "an address get printed; give them as federation.secret (Spark) or federate_secret (Python)"
+            "it has more than a path; expected an address without user, query or fragment: secrets"
+            " in an address get printed; give them as federation.secret (Spark) or federate_secret"
+            " (Python)"
         )
     host_and_port(parts.place)
 
 
 def describe_stray_character(text: str, *, inside: bool = False) -> str | None:
-    """Say which blank or control character a text has that no name or address has; None: it has none.
+    """Say which blank or control character a text has that no name or address has; return None
+    where the text has none.
 
     ``inside``: blanks in the middle count, too.
     """
@@ -101,23 +118,35 @@ def describe_stray_character(text: str, *, inside: bool = False) -> str | None:
     if not is_utf8(text):
         return "has half of a surrogate pair in it, which UTF-8 cannot hold"
     if _PYTHON_COLLECTION.fullmatch(text):
-        return "looks like a list, tuple or bytes of Python that became text; join its items with commas"
+        return (
+            "looks like a list, tuple or bytes of Python that became text; join its items with"
+            " commas"
+        )
     return "has a blank in it" if inside and " " in text else None
 
 
 def secret_text(text: str) -> str:
-    """Parser of a password or secret, which is taken as it is or refused: files and shells leave characters at its ends."""
+    """Parser of a password or secret, which is taken as it is or refused: files and shells leave
+    characters at its ends.
+    """
     if text and (stray := _stray_end(text)):
-        raise ValueError(f"no {stray}: nothing is taken away in silence. A Redis password that has it goes percent-encoded into redis.url")
+        raise ValueError(
+            f"no {stray}: nothing is taken away in silence. A Redis password that has it goes"
+            " percent-encoded into redis.url"
+        )
     return text
 
 
 def _stray_end(text: str) -> str:
     for char, where in ((text[0], "beginning"), (text[-1], "end")):
         kind = unicodedata.category(char)
-        if name := _STRAY_NAMES.get(char) or {"Z": "blank", "Cc": "control character"}.get(kind if kind == "Cc" else kind[0]):
+        if name := _STRAY_NAMES.get(char) or {"Z": "blank", "Cc": "control character"}.get(
+            kind if kind == "Cc" else kind[0]
+        ):
             return f"{name} at its {where}"
-    return "quotes around it" if len(text) > 1 and text[0] == text[-1] and text[0] in _QUOTES else ""
+    return (
+        "quotes around it" if len(text) > 1 and text[0] == text[-1] and text[0] in _QUOTES else ""
+    )
 
 
 def can_be_in_header(text: str) -> bool:
@@ -126,11 +155,20 @@ def can_be_in_header(text: str) -> bool:
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Parser of a whole number of at least ``least``, and of at most ``most`` where that is given."""
+    """Parser of a whole number of at least ``least``, and of at most ``most`` where that is
+    given.
+    """
 
     def parse_whole(text: str) -> int:
-        if not re.fullmatch(r"[ \t]*[0-9]{1,18}[ \t]*", text) or int(text) < least or (most is not None and int(text) > most):
-            raise ValueError(f"a whole number {f'of at least {least}' if most is None else f'from {least} to {most}'}")
+        if (
+            not re.fullmatch(r"[ \t]*[0-9]{1,18}[ \t]*", text)
+            or int(text) < least
+            or (most is not None and int(text) > most)
+        ):
+            raise ValueError(
+                "a whole number"
+                f" {f'of at least {least}' if most is None else f'from {least} to {most}'}"
+            )
         return int(text)
 
     return parse_whole
@@ -174,7 +212,9 @@ def duration_s(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parser of a number of bytes, from 1 up: plain, or with k, m or g, which are powers of 1024."""
+    """Parser of a number of bytes, from 1 up: plain, or with k, m or g, which are powers of
+    1024.
+    """
     found = re.fullmatch(r"[ \t]*([0-9]{1,15})[ \t]*([kmg]?)b?[ \t]*", text.lower())
     if not found or int(found[1]) < 1:
         raise ValueError("bytes, or a number with k, m or g: 64k, 10m, 1g")
@@ -185,15 +225,22 @@ PYTHON_VALUE = re.compile(
     r"""b['"].*['"]|[(\[{](?:\s*b?['"].*|.*,.*|)[)\]}]|(?:frozen)?set\(.*\)|<.* at 0x[0-9a-f]+>""",
     re.DOTALL,
 )
-"""What PySpark makes of bytes, a collection or an object where an option takes a text."""
+"""The text that PySpark makes of bytes, a collection or an object where an option takes a text."""
 PYTHON_TUPLE = re.compile(r"""\(b?['"].*,.*\)""", re.DOTALL)
-"""The same of a tuple of texts: no regular expression that somebody would write."""
-PYTHON_VALUE_PROBLEM = "this is what Python makes of a list, a tuple, bytes or an object: give one text"
+"""The text of a tuple of texts: no regular expression that a user would write."""
+PYTHON_VALUE_PROBLEM = (
+    "this is what Python makes of a list, a tuple, bytes or an object: give one text"
+)
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Parser of queue names: a comma list, or a JSON list, where a name may hold commas and spaces."""
-    wanted = 'queue names with commas between them, such as orders,audit, or a JSON list, such as ["orders", "a,b"]'
+    """Parser of queue names: a comma list, or a JSON list, where a name may hold commas and
+    spaces.
+    """
+    wanted = (
+        "queue names with commas between them, such as orders,audit, or a JSON list, such as"
+        ' ["orders", "a,b"]'
+    )
     if text.lstrip(_BLANKS).startswith("["):
         if not (found := _json_names(text)):
             raise ValueError(wanted)
@@ -220,7 +267,12 @@ def _json_names(text: str) -> list[str]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) and all(isinstance(name, str) and name and is_utf8(name) for name in found) else []
+    return (
+        found
+        if isinstance(found, list)
+        and all(isinstance(name, str) and name and is_utf8(name) for name in found)
+        else []
+    )
 
 
 def one_name(text: str) -> str:
@@ -237,12 +289,16 @@ def one_name(text: str) -> str:
 def redis_url(text: str) -> str:
     """Parser of redis.url: any text but an empty one; redis_io/urls.py reads it."""
     if not text.strip(_BLANKS):
-        raise ValueError("redis://host:port, or several separated by commas; leave it out for BUSMQ_REDIS_URL")
+        raise ValueError(
+            "redis://host:port, or several separated by commas; leave it out for BUSMQ_REDIS_URL"
+        )
     return text
 
 
 def subscription(text: str) -> str:
-    """Parser of the name of a subscription; names that begin with a colon are fields of our own beside them."""
+    """Parser of the name of a subscription; names that begin with a colon are fields of our own
+    beside them.
+    """
     if one_name(text).startswith(":"):
         raise ValueError("a name that does not begin with a colon")
     return text
@@ -262,13 +318,15 @@ def pattern(text: str) -> str:
 
 
 def starting(text: str) -> OffsetBound | dict[str, Any]:
-    """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as done; one level deeper, per source."""
+    """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as
+    done; one level deeper, per source.
+    """
     if word := _start(text):
         return word
     wanted = (
-        'earliest, latest, -10m, -2h, "-1000 messages", a time such as 2026-05-01T12:00:00Z, or JSON such as '
-        '{"orders": 41, "audit": "latest", "clicks": "-10m"} '
-        "(an id is the last one that counts as read)"
+        'earliest, latest, -10m, -2h, "-1000 messages", a time such as 2026-05-01T12:00:00Z, or'
+        ' JSON such as {"orders": 41, "audit": "latest", "clicks": "-10m"} (an id is the last one'
+        " that counts as read)"
     )
     try:
         found = json.loads(text, object_pairs_hook=_refuse_twice)
@@ -276,8 +334,17 @@ def starting(text: str) -> OffsetBound | dict[str, Any]:
         raise ValueError(wanted) from None
     if not isinstance(found, dict):
         raise ValueError(wanted)
-    starts = {name: {each: _start(start) for each, start in v.items()} if isinstance(v, dict) else _start(v) for name, v in found.items()}
-    if any(start is None for v in starts.values() for start in (v.values() if isinstance(v, dict) else (v,))):
+    starts = {
+        name: (
+            {each: _start(start) for each, start in v.items()} if isinstance(v, dict) else _start(v)
+        )
+        for name, v in found.items()
+    }
+    if any(
+        start is None
+        for v in starts.values()
+        for start in (v.values() if isinstance(v, dict) else (v,))
+    ):
         raise ValueError(wanted)
     return starts
 
@@ -294,11 +361,15 @@ def ending(text: str) -> OffsetBound | dict[str, Any]:
         found = starting(text)
     except ValueError:
         found = "earliest"
-    starts = [start for v in found.values() for start in (v.values() if isinstance(v, dict) else (v,))] if isinstance(found, dict) else [found]
+    starts = (
+        [start for v in found.values() for start in (v.values() if isinstance(v, dict) else (v,))]
+        if isinstance(found, dict)
+        else [found]
+    )
     if "earliest" in starts:
         raise ValueError(
-            'latest, -10m, "-1000 messages", a time such as 2026-05-01T12:00:00Z, or JSON such as {"orders": 41, "clicks": "-10m"} '
-            "(an id is the last one that is read)"
+            'latest, -10m, "-1000 messages", a time such as 2026-05-01T12:00:00Z, or JSON such as'
+            ' {"orders": 41, "clicks": "-10m"} (an id is the last one that is read)'
         )
     return found
 
@@ -315,7 +386,9 @@ WEB_SOCKET_SCHEMES = ("ws", "wss", "http", "https")
 
 
 def federation_urls(text: str) -> str:
-    """Parser of a comma list of federation servers without names, of which the result is the same."""
+    """Parser of a comma list of federation servers without names, of which the result is the
+    same.
+    """
     found = COMMA.split(text)
     for url in found:
         if not url:
@@ -327,7 +400,9 @@ def federation_urls(text: str) -> str:
 
 
 def links(text: str) -> tuple[tuple[str, str], ...]:
-    """Parser of federation.url: one web-socket URL, or several with names. The result is name and URL of each."""
+    """Parser of federation.url: one web-socket URL, or several with names. The result is name and
+    URL of each.
+    """
     found = []
     for part in COMMA.split(text):
         named = re.fullmatch(r"([^=:/?]*)=(.*)", part, re.DOTALL)
@@ -337,13 +412,21 @@ def links(text: str) -> tuple[tuple[str, str], ...]:
         if not url:
             raise ValueError(f"{several}, and an item of the list is empty")
         if not re.fullmatch(r"[a-z][a-z0-9_-]*", link) or link == LOCAL_SOURCE:
-            raise ValueError(f"names of small letters, digits, - and _ before each =, and not {LOCAL_SOURCE!r}, which is Redis itself")
+            raise ValueError(
+                f"names of small letters, digits, - and _ before each =, and not {LOCAL_SOURCE!r},"
+                " which is Redis itself"
+            )
         try:
             check_web_socket_url(url)
         except ValueError as error:
             which = "the address" if len(found) == 1 else f"the address of {link!r}"
-            raise ValueError(f"wss://host:port/path (or ws://), or several with names: eu=wss://…,us=wss://…; of {which}: {error}") from None
-    if len({link for link, _ in found}) < len(found) or (len(found) > 1 and UNNAMED_LINK in dict(found)):
+            raise ValueError(
+                "wss://host:port/path (or ws://), or several with names: eu=wss://…,us=wss://…; of"
+                f" {which}: {error}"
+            ) from None
+    if len({link for link, _ in found}) < len(found) or (
+        len(found) > 1 and UNNAMED_LINK in dict(found)
+    ):
         raise ValueError(several)
     if len({url for _, url in found}) < len(found):
         raise ValueError(f"{several}, and each address once")

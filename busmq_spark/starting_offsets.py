@@ -1,4 +1,6 @@
-"""Where reading begins in a queue that is not in the checkpoint: ``earliest``, ``latest``, after an id, at a time, or with the newest messages."""
+"""The start of reading in a queue that is not in the checkpoint: ``earliest``, ``latest``, after an
+id, at a time, or with the newest messages.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from typing import TypeAlias
 
 from busmq_spark.errors import ConfigError
 
-_ISO = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)?)(Z|[+-][0-9]{2}:[0-9]{2})?")
+_ISO = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T"
+    r" ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)?)(Z|[+-][0-9]{2}:[0-9]{2})?"
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LATEST_MS = 253_402_300_799_999
@@ -23,7 +28,7 @@ class AtTime:
     ms: int
     """Milliseconds since 1970; below 0: so long before now."""
     text: str
-    """As the user gave it."""
+    """The text of the user."""
 
     def __str__(self) -> str:
         return self.text
@@ -44,7 +49,7 @@ OffsetBound: TypeAlias = str | int | AtTime | NewestMessages
 
 
 def parse_relative(text: str) -> AtTime | NewestMessages | None:
-    """``-10m`` or ``-1000 messages``; None for any other text."""
+    """``-10m`` or ``-1000 messages``; return Return None for any other text."""
     found = re.fullmatch(r"\s*-\s*([0-9]{1,12})\s*(ms|s|m|h|d|messages?)\s*", text.lower())
     if not found or int(found[1]) < 1:
         return None
@@ -64,7 +69,8 @@ def iso(text: str) -> AtTime | None:
 
 
 def parse_moment(time: int | str | datetime) -> AtTime:
-    """A time in any form: milliseconds since 1970 (below 0: so long before now), a datetime with its time zone, or the text of one, or ``-10m``.
+    """A time in any form: milliseconds since 1970 (below 0: so long before now), a datetime with
+    its time zone, or the text of one, or ``-10m``.
 
     Raises ConfigError.
     """
@@ -80,8 +86,13 @@ def parse_moment(time: int | str | datetime) -> AtTime:
 
 
 def timestamp(text: str) -> AtTime:
-    """Parser of a time: ISO 8601 with its offset from UTC, or milliseconds since 1970. Raises ValueError, which says what was expected."""
-    wanted = "a time such as 2026-05-01T12:00:00Z or 2026-05-01T12:00:00+02:00, or milliseconds since 1970"
+    """Parser of a time: ISO 8601 with its offset from UTC, or milliseconds since 1970. Raises
+    ValueError, which says what was expected.
+    """
+    wanted = (
+        "a time such as 2026-05-01T12:00:00Z or 2026-05-01T12:00:00+02:00, or milliseconds since"
+        " 1970"
+    )
     if re.fullmatch(r"\s*[0-9]{1,15}\s*", text):
         ms = int(text)
     else:

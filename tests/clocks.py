@@ -21,7 +21,9 @@ def npm_push(redis: Redis, keys: QueueKeys, count: int = 1) -> None:
 def noted(redis: Redis, keys: QueueKeys) -> list[NewestIdAtTime]:
     """The clock as it is stored: the list, and behind it the field of the metadata."""
     stored = [int(item) for item in redis("LRANGE", keys.clock, 0, -1)]
-    stored += [int(item) for item in (redis("HGET", keys.metadata, "clock") or b"").split(b":") if item]
+    stored += [
+        int(item) for item in (redis("HGET", keys.metadata, "clock") or b"").split(b":") if item
+    ]
     return [NewestIdAtTime(ms, id) for ms, id in zip(stored[0::2], stored[1::2], strict=True)]
 
 

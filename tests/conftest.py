@@ -16,25 +16,50 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel, EmbeddedStandaloneServers
+from busmq_spark.embedded import (
+    EmbeddedCluster,
+    EmbeddedRedis,
+    EmbeddedSentinel,
+    EmbeddedStandaloneServers,
+)
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests import java
-from tests.share import keep_ports_apart, pytest_xdist_auto_num_workers, pytest_xdist_make_scheduler, starts_sparks, turn
+from tests.share import (
+    keep_ports_apart,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+    starts_sparks,
+    turn,
+)
 
 __all__ = ["pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]  # hooks
 TESTS = Path(__file__).parent
-MARKERS = {"contract": "redis", "redis_io": "redis", "bus": "redis", "peers": "peer"}  # by folder; tests of others have the marks themselves
+MARKERS = {
+    "contract": "redis",
+    "redis_io": "redis",
+    "bus": "redis",
+    "peers": "peer",
+}  # by folder; tests of others have the marks themselves
 
-# No deadline: the machine that runs this is shared. Fixtures of a function may serve many examples, since names are fresh in each.
-settings.register_profile("busmq", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+# No deadline: the machine that runs this is shared. Fixtures of a function may serve many examples,
+# since names are fresh in each.
+settings.register_profile(
+    "busmq",
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 settings.load_profile("busmq")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # set by a script that runs this in the background, and inherited by children
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # set by a script that runs this in the background, and inherited by children
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile the package anew
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # each of hundreds of processes would compile the package anew
     java.prepare()
     if worker := getattr(config, "workerinput", None):
         keep_ports_apart(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
@@ -45,16 +70,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if any(starts_sparks(item.nodeid) for item in items):
         java.share_classes(config.cache.mkdir("java"))
     for item in items:
-        if item.path.is_relative_to(TESTS) and (marker := MARKERS.get(item.path.relative_to(TESTS).parts[0])):
+        if item.path.is_relative_to(TESTS) and (
+            marker := MARKERS.get(item.path.relative_to(TESTS).parts[0])
+        ):
             item.add_marker(marker)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tests may be coroutine functions; each gets a loop of its own. What they open, they open in a scope, so async fixtures are not needed."""
+    """Tests may be coroutine functions; each gets a loop of its own. What they open, they open in a
+    scope, so async fixtures are not needed.
+    """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    arguments = {
+        name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters
+    }
     asyncio.run(pyfuncitem.obj(**arguments))
     return True
 
@@ -88,7 +119,9 @@ def fresh_keys(fresh: Fresh) -> FreshKeys:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[EmbeddedRedis]:
-    """One server for the whole run. A test that stops, kills or configures a server, or flushes its scripts, starts its own: npm peers use it."""
+    """One server for the whole run. A test that stops, kills or configures a server, or flushes its
+    scripts, starts its own: npm peers use it.
+    """
     with EmbeddedRedis() as server:
         yield server
 
@@ -107,8 +140,12 @@ def three_servers() -> Iterator[EmbeddedStandaloneServers]:
 
 @pytest.fixture(scope="session")
 def sentinel_servers() -> Iterator[EmbeddedSentinel]:
-    """A master, a replica and three sentinels. A test that makes them fail over starts its own group, or waits until all are well again."""
-    with EmbeddedSentinel(down_after_ms=4_000) as group:  # a busy machine may stop any of them for a second, and of those below
+    """A master, a replica and three sentinels. A test that makes them fail over starts its own
+    group, or waits until all are well again.
+    """
+    with EmbeddedSentinel(
+        down_after_ms=4_000
+    ) as group:  # a busy machine may stop any of them for a second, and of those below
         yield group
 
 

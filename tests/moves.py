@@ -11,7 +11,9 @@ from tests.support import wait_until
 
 @dataclass
 class Move:
-    """The slot of ``key`` on its way from its owner to another master. Call ``begin``, ``migrate`` as often as you like, ``end``."""
+    """The slot of ``key`` on its way from its owner to another master. Call ``begin``, ``migrate``
+    as often as you like, ``end``.
+    """
 
     group: EmbeddedCluster
     key: str
@@ -28,15 +30,23 @@ class Move:
     def migrate(self, *keys: str) -> None:
         """Move these keys, or all there are."""
         assert isinstance(self.slot, int)
-        found = list(keys) or [str(key) for key in self.source.command("CLUSTER", "GETKEYSINSLOT", self.slot, 1000)]  # type: ignore[union-attr]
+        found = list(keys) or [
+            str(key) for key in self.source.command("CLUSTER", "GETKEYSINSLOT", self.slot, 1000)
+        ]  # type: ignore[union-attr]
         if found:
-            assert self.source.command("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *found) in ("OK", "NOKEY")
+            assert self.source.command(
+                "MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *found
+            ) in ("OK", "NOKEY")
 
     def end(self) -> None:
         for node in (self.target, self.source, *self.group.masters):
             self._set(node, "NODE", _id(self.target))
-        # A message of the old owner under way may still change a node's slot map, until the node receives the new owner's later epoch.
-        wait_until(lambda: all(self._arrived(node) for node in self.group.nodes if node.running), what="every node knows where the slot is")
+        # A message of the old owner under way may still change a node's slot map, until the node
+        # receives the new owner's later epoch.
+        wait_until(
+            lambda: all(self._arrived(node) for node in self.group.nodes if node.running),
+            what="every node knows where the slot is",
+        )
 
     def whole(self) -> None:
         self.begin()
@@ -46,7 +56,10 @@ class Move:
     def _arrived(self, node: EmbeddedRedis) -> bool:
         """Whether this node names the target as the owner."""
         ranges: Any = node.command("CLUSTER", "SLOTS")
-        return any(first <= self.slot <= last and master[1] == self.target.port for first, last, master, *_ in ranges)
+        return any(
+            first <= self.slot <= last and master[1] == self.target.port
+            for first, last, master, *_ in ranges
+        )
 
     def _set(self, node: EmbeddedRedis, *words: str) -> None:
         assert isinstance(self.slot, int)

@@ -1,4 +1,6 @@
-"""What `docs/protocol.md` says of the scripts, made from the heads of their files: ``python -m tests.protocol_page`` writes it."""
+"""What `docs/protocol.md` says of the scripts, made from the heads of their files:
+``python -m tests.protocol_page`` writes it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def head(script: Path) -> str:
 
 def scripts() -> str:
     """The heads of all scripts, by name."""
-    return "\n\n".join(f"#### `{script.stem}`\n\n```text\n{head(script)}\n```" for script in sorted(LUA.glob("*.lua")))
+    return "\n\n".join(
+        f"#### `{script.stem}`\n\n```text\n{head(script)}\n```"
+        for script in sorted(LUA.glob("*.lua"))
+    )
 
 
 def with_scripts(page: str) -> str:

@@ -17,17 +17,37 @@ def everything(secret: str) -> str:
 
 
 class Serving:
-    """A federation server before ``redis_url``: it listens at ``url``, and ends gracefully with the scope."""
+    """A federation server before ``redis_url``: it listens at ``url``, and ends gracefully with the
+    scope.
+    """
 
-    def __init__(self, redis_url: str, folder: Path, secrets: str, *options: str, listen: str = "127.0.0.1:0") -> None:
-        """``secrets`` is the text of that file. What an earlier one in the same folder has logged stays."""
+    def __init__(
+        self, redis_url: str, folder: Path, secrets: str, *options: str, listen: str = "127.0.0.1:0"
+    ) -> None:
+        """``secrets`` is the text of that file. What an earlier one in the same folder has logged
+        stays.
+        """
         file, self.log = folder / "secrets.toml", folder / "serve.log"
         file.touch(0o600)
         file.write_text(secrets)
-        command = [*COMMAND, "serve", "--json", "--listen", listen, "--secrets", str(file), *options]
+        command = [
+            *COMMAND,
+            "serve",
+            "--json",
+            "--listen",
+            listen,
+            "--secrets",
+            str(file),
+            *options,
+        ]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, env=environment(redis_url), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+                command,
+                env=environment(redis_url),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -1,9 +1,13 @@
-"""How the processes of pytest-xdist share the tests: ``pytest -n 4 --dist loadscope``, or ``-n auto``. Hooks that ``conftest.py`` imports.
+"""How the processes of pytest-xdist share the tests: ``pytest -n 4 --dist loadscope``, or
+``-n auto``. Hooks that ``conftest.py`` imports.
 
-Most tests wait more than they compute, so there are more processes than cores. The tests that share a Spark are three parts; what mostly waits for
-servers (time-outs, fail-overs, links that are cut) are a few; each file that starts Sparks of its own is a part by itself. The parts are handed out
-in this order, each to the first process that has come to its end: the longest first, so that none is left over at the end, and beside the parts that
-compute those that wait, so that the cores are neither idle nor shared by four. Measured on two cores: 14 min, and 18 with the parts that wait last.
+Most tests wait more than they compute, so there are more processes than cores. The tests that share
+a Spark are three parts; what mostly waits for servers (time-outs, fail-overs, links that are cut)
+are a few; each file that starts Sparks of its own is a part by itself. The parts are handed out in
+this order, each to the first process that has come to its end: the longest first, so that none is
+left over at the end, and beside the parts that compute those that wait, so that the cores are
+neither idle nor shared by four. Measured on two cores: 14 min, and 18 with the parts that wait
+last.
 """
 
 from __future__ import annotations
@@ -41,8 +45,17 @@ PARTS = [
     "tests/test_packaging",
     "tests/test_exports",
 ]
-"""Beginnings of the ids of tests, as patterns of fnmatch; the longest one that fits is the part of a test."""
-SPARKS = ("tests/faults/", "tests/soak/", "tests/spark/test_installed", "tests/cli/test_demo", "tests/test_docs", "tests/test_notebooks")
+"""Beginnings of the ids of tests, as patterns of fnmatch; the longest one that fits is the part of
+a test.
+"""
+SPARKS = (
+    "tests/faults/",
+    "tests/soak/",
+    "tests/spark/test_installed",
+    "tests/cli/test_demo",
+    "tests/test_docs",
+    "tests/test_notebooks",
+)
 
 
 def starts_sparks(nodeid: str) -> bool:
@@ -52,7 +65,9 @@ def starts_sparks(nodeid: str) -> bool:
 
 def share(nodeid: str) -> str:
     """The part that a test belongs to; all tests of a part run in one process."""
-    return max((part for part in PARTS if fnmatchcase(nodeid, f"{part}*")), key=len, default="tests/")
+    return max(
+        (part for part in PARTS if fnmatchcase(nodeid, f"{part}*")), key=len, default="tests/"
+    )
 
 
 def turn(nodeid: str) -> int:
@@ -61,7 +76,9 @@ def turn(nodeid: str) -> int:
 
 
 def keep_ports_apart(worker: int, workers: int) -> None:
-    """A server that is killed and restarted needs its port again: none of the other processes may have taken it meanwhile."""
+    """A server that is killed and restarted needs its port again: none of the other processes may
+    have taken it meanwhile.
+    """
     span = (server.LAST_PORT - server.FIRST_PORT) // workers
     server.FIRST_PORT += worker * span
     server.LAST_PORT = server.FIRST_PORT + span
@@ -69,18 +86,24 @@ def keep_ports_apart(worker: int, workers: int) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three processes a core, where the machine has 2 GB for each: with its Spark and its servers one takes up to 1.5 GB."""
+    """Three processes a core, where the machine has 2 GB for each: with its Spark and its servers
+    one takes up to 1.5 GB.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**31
     return max(2, min(3 * (os.cpu_count() or 1), memory, 8))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadScopeScheduling  # only where it runs: it is a tool of development
+    from xdist.scheduler import (
+        LoadScopeScheduling,
+    )  # only where it runs: it is a tool of development
 
     class Shares(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return share(nodeid)
 
-    config.option.loadscopereorder = False  # the parts with the most tests first: they are not the longest ones
+    config.option.loadscopereorder = (
+        False  # the parts with the most tests first: they are not the longest ones
+    )
     return Shares(config, log)

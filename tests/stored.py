@@ -8,6 +8,8 @@ from busmq_spark.core.message import Message
 
 
 def read_at(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]:
-    """Read ``count`` messages from ``position`` (0 is the oldest; a position, not an id). Nothing is removed."""
+    """Read ``count`` messages from ``position`` (0 is the oldest; a position, not an id). Nothing
+    is removed.
+    """
     reply = yield command("LRANGE", keys.messages, 2 * position, 2 * (position + count) - 1)
     return [Message(int(id_), value) for id_, value in zip(reply[0::2], reply[1::2], strict=True)]

@@ -21,27 +21,35 @@ if TYPE_CHECKING:
 FACTOR = int(os.environ.get("BUSMQ_SOAK_FACTOR", "1"))
 """How many times as long a campaign is as in ``make test``; ``make soak`` says it."""
 PATIENCE_S = 300.0
-"""How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so long."""
+"""How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so
+long.
+"""
 
 
-def wait_until(predicate: Callable[[], object], timeout_s: float = PATIENCE_S, what: str = "") -> None:
-    """Return as soon as ``predicate()`` is true; AssertionError that says what was waited for at the deadline.
+def wait_until(
+    predicate: Callable[[], object], timeout_s: float = PATIENCE_S, what: str = ""
+) -> None:
+    """Return as soon as ``predicate()`` is true; AssertionError that says what was waited for at
+    the deadline.
 
-    It polls every 10 ms and is asked once more at the deadline. An error of the predicate is not swallowed: a test that expects
-    refusals on the way catches them itself.
+    It polls every 10 ms and is asked once more at the deadline. An error of the predicate is not
+    swallowed: a test that expects refusals on the way catches them itself.
     """
     pause = threading.Event()
     deadline = time.monotonic() + timeout_s
     while not predicate():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what or getattr(predicate, '__name__', predicate)}: not so within {timeout_s} s")
+            raise AssertionError(
+                f"{what or getattr(predicate, '__name__', predicate)}: not so within {timeout_s} s"
+            )
         pause.wait(0.01)
 
 
 class Life:
     """A life of ``ttl_s`` seconds that begins now, in a key beside those of the test.
 
-    A key that gets as long a life later has at least as much of it left, however late Redis is asked.
+    A key that gets as long a life later has at least as much of it left, however late Redis is
+    asked.
     """
 
     def __init__(self, redis: Callable[..., Any], ttl_s: int) -> None:
@@ -60,25 +68,39 @@ class Life:
 
 
 def wait_in_sync(master: EmbeddedRedis) -> None:
-    """Return when a replica has all that this master has executed. WAIT knows of the writes of its own connection only."""
+    """Return when a replica has all that this master has executed. WAIT knows of the writes of its
+    own connection only.
+    """
 
     def read(pattern: str, port: int) -> list[int]:
-        said = send_command(port, "INFO", "replication", password=master._password, timeout_s=PATIENCE_S)
+        said = send_command(
+            port, "INFO", "replication", password=master._password, timeout_s=PATIENCE_S
+        )
         return [int(number) for number in re.findall(pattern, str(said))]
 
     [written] = read(r"master_repl_offset:(\d+)", master.port)
     replicas = r"slave\d+:.*port=(\d+)"
-    wait_until(lambda: any(read(r"slave_repl_offset:(\d+)", port) >= [written] for port in read(replicas, master.port)), what="a replica is in sync")
+    wait_until(
+        lambda: any(
+            read(r"slave_repl_offset:(\d+)", port) >= [written]
+            for port in read(replicas, master.port)
+        ),
+        what="a replica is in sync",
+    )
 
 
 def lasting_port() -> int:
-    """A free port of 127.0.0.1 that stays free: the system does not assign it to another process."""
+    """A free port of 127.0.0.1 that stays free: the system does not assign it to another
+    process.
+    """
     return next(port for port in iter(server._random_port, 0) if server._is_free(port))
 
 
 def ps(column: str, pid: int) -> str:
     """One column of ps for this process; empty when there is none."""
-    return subprocess.run(["ps", "-o", f"{column}=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        ["ps", "-o", f"{column}=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def gone(pid: int) -> bool:

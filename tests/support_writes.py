@@ -1,4 +1,6 @@
-"""A Redis that refuses writes for as long as a test says, and notices that it was asked for some."""
+"""A Redis that refuses writes for as long as a test says, and notices that it was asked for
+some.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,16 @@ def pause_writes(server: EmbeddedRedis, cause: str) -> None:
     if cause == "NOREPLICAS":
         server.command("CONFIG", "SET", "min-replicas-to-write", "1")
         return
-    (Path(config(server, "dir")) / config(server, "dbfilename") / "in the way").mkdir(parents=True, exist_ok=True)
+    (Path(config(server, "dir")) / config(server, "dbfilename") / "in the way").mkdir(
+        parents=True, exist_ok=True
+    )
     server.command("CONFIG", "SET", "save", "3600 1")
     server.command("CONFIG", "SET", "stop-writes-on-bgsave-error", "yes")
     server.command("BGSAVE")
-    wait_until(lambda: "rdb_last_bgsave_status:err" in info(server, "persistence"), what="Redis cannot save")
+    wait_until(
+        lambda: "rdb_last_bgsave_status:err" in info(server, "persistence"),
+        what="Redis cannot save",
+    )
 
 
 def resume_writes(server: EmbeddedRedis) -> None:
@@ -33,7 +40,9 @@ def resume_writes(server: EmbeddedRedis) -> None:
 
 def refusals(server: EmbeddedRedis) -> int:
     """Return how many calls the server has refused since it began."""
-    found = [line for line in info(server, "errorstats").splitlines() if line.startswith("errorstat_")]
+    found = [
+        line for line in info(server, "errorstats").splitlines() if line.startswith("errorstat_")
+    ]
     return sum(int(line.rpartition("count=")[2]) for line in found)
 
 

@@ -1,4 +1,6 @@
-"""README.md and `docs/` are true: snippets and commands run, tables are those of the code, what they name exists, and the pages build."""
+"""README.md and `docs/` are true: snippets and commands run, tables are those of the code, what
+they name exists, and the pages build.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +27,48 @@ from tests.reference_pages import NEEDED, PAGES, cause_and_remedy, current, rais
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 TEXTS = {path: path.read_text("utf-8") for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
-AROUND = {path: path.read_text("utf-8") for path in (ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")}
+AROUND = {
+    path: path.read_text("utf-8") for path in (ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
+}
 """Pages for contributors, beside the documentation."""
-BLOCKS = [(path.stem, *block) for path, text in {**TEXTS, **AROUND}.items() for block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)]
-PROGRAMS = [pytest.param(body, id=f"{page}-{i}") for i, (page, kind, body) in enumerate(BLOCKS) if kind == "python"]
-COMMANDS = [line[2:].partition("    #")[0] for _, kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
+BLOCKS = [
+    (path.stem, *block)
+    for path, text in {**TEXTS, **AROUND}.items()
+    for block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+]
+PROGRAMS = [
+    pytest.param(body, id=f"{page}-{i}")
+    for i, (page, kind, body) in enumerate(BLOCKS)
+    if kind == "python"
+]
+COMMANDS = [
+    line[2:].partition("    #")[0]
+    for _, kind, body in BLOCKS
+    if kind == "console"
+    for line in body.splitlines()
+    if line.startswith("$ ")
+]
 SHELL = [shlex.split(body) for _, kind, body in BLOCKS if kind == "sh"]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_of_the_pages_runs_as_it_stands_in_any_order_and_again(program: str, tmp_path: Path) -> None:
+def test_a_program_of_the_pages_runs_as_it_stands_in_any_order_and_again(
+    program: str, tmp_path: Path
+) -> None:
     """In any order and again, since it leaves nothing that the next could find."""
     if "realtime(" in program:
         need(module.missing())
         module.built()
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"three|\d+ large orders", done.stdout), done.stdout
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -65,7 +92,13 @@ def test_the_commands_of_the_pages_run_one_after_the_other() -> None:
     with EmbeddedRedis() as server:
         environ = {**os.environ, "BUSMQ_REDIS_URL": server.url}
         for words in ours:
-            done = subprocess.run([sys.executable, "-m", "busmq_spark", *words[1:]], env=environ, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [sys.executable, "-m", "busmq_spark", *words[1:]],
+                env=environ,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
 
 
@@ -76,31 +109,60 @@ def test_the_secrets_of_the_pages_say_what_is_said_about_them(tmp_path: Path) ->
     path.write_text(text)
     spark = Keyring.load(path).identify(tomllib.loads(text)["spark"]["secret"])
     assert spark is not None
-    asked = [("read", "orders-new"), ("read", "orders-private-1"), ("write", "orders-new"), ("write", "results"), ("admin", "results")]
-    assert [spark.may(verb, "queue", name) for verb, name in asked] == [True, False, False, True, False]
+    asked = [
+        ("read", "orders-new"),
+        ("read", "orders-private-1"),
+        ("write", "orders-new"),
+        ("write", "results"),
+        ("admin", "results"),
+    ]
+    assert [spark.may(verb, "queue", name) for verb, name in asked] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_the_command_that_serves_has_the_options_of_the_pages() -> None:
     [words] = [words for words in SHELL if words[1] == "serve"]
     wide = {**os.environ, "COLUMNS": "200"}
-    done = subprocess.run([sys.executable, "-m", "busmq_spark", "serve", "--help"], env=wide, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "busmq_spark", "serve", "--help"],
+        env=wide,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert [word for word in words if word.startswith("--") and word not in done.stdout] == []
 
 
-def test_the_command_that_signs_a_token_does_so_with_the_secrets_of_the_page(tmp_path: Path) -> None:
+def test_the_command_that_signs_a_token_does_so_with_the_secrets_of_the_page(
+    tmp_path: Path,
+) -> None:
     [words] = [words for words in SHELL if words[1] == "token"]
     [text] = [body for _, kind, body in BLOCKS if kind == "toml"]
     path = tmp_path / "secrets.toml"
     path.touch(mode=0o600)
     path.write_text(text)
-    done = subprocess.run([sys.executable, "-m", "busmq_spark", *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "busmq_spark", *words[1:]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     token = Keyring.load(path).identify_either(done.stdout.strip())
     assert token is not None
     assert [token.may(verb, "queue", "orders-new") for verb in ("read", "write")] == [True, False]
 
 
 def test_other_commands_name_targets_and_extras_that_exist() -> None:
-    makefile, project = (ROOT / "Makefile").read_text("utf-8"), (ROOT / "pyproject.toml").read_text("utf-8")
+    makefile, project = (
+        (ROOT / "Makefile").read_text("utf-8"),
+        (ROOT / "pyproject.toml").read_text("utf-8"),
+    )
     for command in COMMANDS:
         words = shlex.split(command)
         if words[0] == "make":
@@ -114,16 +176,22 @@ def test_other_commands_name_targets_and_extras_that_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_what_is_made_from_the_code_is_current(page: Path) -> None:
-    assert current(TEXTS[page]) == TEXTS[page], "the page is old: python -m tests.reference_pages writes it anew"
+    assert current(TEXTS[page]) == TEXTS[page], (
+        "the page is old: python -m tests.reference_pages writes it anew"
+    )
 
 
 def test_each_option_and_error_is_on_its_page() -> None:
-    options_page, errors_page = (TEXTS[ROOT / "docs" / name] for name in ("options.md", "errors.md"))
+    options_page, errors_page = (
+        TEXTS[ROOT / "docs" / name] for name in ("options.md", "errors.md")
+    )
     for cls in (ReadOptions, WriteOptions):
         assert [name for name, _, _ in rows(cls) if f"\n| `{name}` |" not in options_page] == []
     assert len(NEEDED) == 10
     assert all(f"\n| `{name}` |" in TEXTS[README] for name in NEEDED)
-    assert [cls.code for cls in raised()] == re.findall(r"^## (BUSMQ_\w+)$", errors_page, re.MULTILINE)
+    assert [cls.code for cls in raised()] == re.findall(
+        r"^## (BUSMQ_\w+)$", errors_page, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("error", raised(), ids=lambda cls: cls.__name__)
@@ -137,17 +205,27 @@ def test_each_error_has_a_cause_and_a_remedy(error: type[BusError]) -> None:
 
 
 def test_every_test_that_the_pages_name_exists() -> None:
-    named = {found for text in TEXTS.values() for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)}
+    named = {
+        found
+        for text in TEXTS.values()
+        for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    }
     assert len(named) >= 60
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     for path in {path for path, _ in named}:
-        functions = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if isinstance(node, kinds)}
+        functions = {
+            node.name
+            for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8")))
+            if isinstance(node, kinds)
+        }
         assert {test for named_path, test in named if named_path == path} - functions == set(), path
 
 
 def test_every_path_that_the_pages_name_exists() -> None:
     for path, text in {**TEXTS, **AROUND}.items():
-        for named in re.findall(r"`((?:busmq_spark|conf|docs|jvm-shim|notebooks|tests)/[\w/.-]*)`", text):
+        for named in re.findall(
+            r"`((?:busmq_spark|conf|docs|jvm-shim|notebooks|tests)/[\w/.-]*)`", text
+        ):
             assert (ROOT / named).exists(), f"{path.name}: {named}"
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
@@ -155,7 +233,25 @@ def test_every_path_that_the_pages_name_exists() -> None:
 
 def test_the_documentation_builds_strictly(tmp_path: Path) -> None:
     """As ``make docs`` builds it: a link, anchor or page that is missing is an error."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list((tmp_path / "site").rglob("index.html"))) == len(TEXTS) - 1  # all but the README
+    assert (
+        len(list((tmp_path / "site").rglob("index.html"))) == len(TEXTS) - 1
+    )  # all but the README

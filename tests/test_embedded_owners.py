@@ -21,13 +21,25 @@ ROOT = Path(__file__).parents[1]
 
 
 class Owner:
-    """A Python process of its own that starts a server as ``redis`` and then runs the given lines."""
+    """A Python process of its own that starts a server as ``redis`` and then runs the given
+    lines.
+    """
 
     def __init__(self, lines: str = "", before: str = "") -> None:
-        code = f"import os, sys, signal, time, threading\nfrom busmq_spark.embedded import EmbeddedRedis\n{before}\nredis = EmbeddedRedis().start()\n"
+        code = (
+            "import os, sys, signal, time, threading\nfrom busmq_spark.embedded import"
+            f" EmbeddedRedis\n{before}\nredis = EmbeddedRedis().start()\n"
+        )
         code += "print(redis.pid, redis._guard._process.pid, redis.folder, flush=True)\n" + lines
         argv = [sys.executable, "-c", code]
-        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+        )
         pid, watchdog, folder = self.says().split()
         self.pid, self.watchdog, self.folder = int(pid), int(watchdog), Path(folder)
 
@@ -48,7 +60,8 @@ class Owner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # All of its session: a forked child would keep stdout open. And what a red test shows to have been left behind.
+        # All of its session: a forked child would keep stdout open. And what a red test shows to
+        # have been left behind.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
@@ -102,15 +115,26 @@ def test_a_parent_that_forgets_to_stop_leaves_nothing() -> None:
 
 
 def test_stop_works_while_a_forked_child_holds_the_pipes_open() -> None:
-    with Owner("child = os.fork()\nif not child: signal.pause()\nredis.stop(); print('stopped', flush=True); os.kill(child, 9)") as owner:
+    with Owner(
+        "child = os.fork()\nif not child: signal.pause()\nredis.stop(); print('stopped',"
+        " flush=True); os.kill(child, 9)"
+    ) as owner:
         assert owner.says() == "stopped"
         owner.left_nothing()
 
 
 def test_a_forked_child_can_use_the_server_but_not_end_it() -> None:
-    child = "try: redis.kill()\n    except Exception as error: print(type(error).__name__, redis.command('PING'), flush=True)"
-    lines = f"child = os.fork()\nif not child:\n    redis.stop()\n    redis._guard.close()\n    {child}\n    os._exit(0)\n"
-    with Owner(lines + "os.waitpid(child, 0); print(redis.command('PING'), redis.running, flush=True)") as owner:
+    child = (
+        "try: redis.kill()\n    except Exception as error: print(type(error).__name__,"
+        " redis.command('PING'), flush=True)"
+    )
+    lines = (
+        "child = os.fork()\nif not child:\n    redis.stop()\n    redis._guard.close()\n   "
+        f" {child}\n    os._exit(0)\n"
+    )
+    with Owner(
+        lines + "os.waitpid(child, 0); print(redis.command('PING'), redis.running, flush=True)"
+    ) as owner:
         assert owner.says() == "ConfigError PONG"
         assert owner.says() == "PONG True"
 
@@ -130,7 +154,10 @@ def test_the_end_of_the_thread_that_started_it_does_not_end_the_server() -> None
 
 def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner() -> None:
     after = "print(redis.command('PING'), redis.running, flush=True)"
-    with Owner(f"try:\n    print('waiting', flush=True); signal.pause()\nexcept KeyboardInterrupt:\n    {after}") as owner:
+    with Owner(
+        "try:\n    print('waiting', flush=True); signal.pause()\nexcept KeyboardInterrupt:\n   "
+        f" {after}"
+    ) as owner:
         assert owner.says() == "waiting"
         os.killpg(owner.process.pid, signal.SIGINT)
         assert owner.says() == "PONG True"
@@ -139,9 +166,17 @@ def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner() -> None:
 
 
 def test_an_owner_that_ignores_or_blocks_signals_can_still_stop_its_server(tmp_path: Path) -> None:
-    before = "signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
-    kept = f"with EmbeddedRedis({str(tmp_path)!r}, aof=True) as other: other.kill(); other.restart()\n"
-    log = f"print('User requested shutdown' in open({str(tmp_path / 'redis.log')!r}).read(), flush=True)\n"
+    before = (
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.pthread_sigmask(signal.SIG_BLOCK,"
+        " [signal.SIGTERM])"
+    )
+    kept = (
+        f"with EmbeddedRedis({str(tmp_path)!r}, aof=True) as other: other.kill(); other.restart()\n"
+    )
+    log = (
+        f"print('User requested shutdown' in open({str(tmp_path / 'redis.log')!r}).read(),"
+        " flush=True)\n"
+    )
     with Owner(kept + log + "redis.stop()", before) as owner:
         assert owner.says() == "True"
         owner.process.wait(PATIENCE_S)

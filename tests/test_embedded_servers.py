@@ -6,7 +6,12 @@ from contextlib import suppress
 
 import pytest
 
-from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel, EmbeddedStandaloneServers
+from busmq_spark.embedded import (
+    EmbeddedCluster,
+    EmbeddedRedis,
+    EmbeddedSentinel,
+    EmbeddedStandaloneServers,
+)
 from busmq_spark.embedded.resp_client import Reply
 from busmq_spark.errors import LinkLost
 from tests.support import gone, wait_in_sync, wait_until
@@ -40,7 +45,9 @@ def test_a_group_that_cannot_start_stops_what_it_started(monkeypatch: pytest.Mon
 
 
 def role(server: EmbeddedRedis) -> Reply:
-    """None when it hung up: a Sentinel that changes a role disconnects everybody, and may do so under the question."""
+    """None when it hung up: a Sentinel that changes a role disconnects everybody, and may do so
+    under the question.
+    """
     with suppress(ConnectionError):
         answer = server.command("ROLE")
         assert isinstance(answer, list)
@@ -78,7 +85,9 @@ def test_a_cluster_serves_keys_on_every_master_and_survives_the_loss_of_one() ->
         group.wait_healthy()
         assert lost not in group.masters
         assert len(group.masters) == 3
-        assert [group.owner(key).command("GET", key) for key in keys] == [f"value of {key}" for key in keys]
+        assert [group.owner(key).command("GET", key) for key in keys] == [
+            f"value of {key}" for key in keys
+        ]
 
 
 @pytest.mark.fault
@@ -88,6 +97,9 @@ def test_the_owner_of_a_key_is_found_when_the_node_asked_does_not_know_it_yet() 
         asked, owner = group.nodes[0], group.nodes[1]
         key = next(key for key in map(str, range(1000)) if group.owner(key) is owner)
         for _ in range(5):  # the message may come between the two calls
-            assert asked.command("CLUSTER", "DELSLOTS", asked.command("CLUSTER", "KEYSLOT", key)) == "OK"
+            assert (
+                asked.command("CLUSTER", "DELSLOTS", asked.command("CLUSTER", "KEYSLOT", key))
+                == "OK"
+            )
             assert group.owner(key) is owner
             group.wait_healthy()

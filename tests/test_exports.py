@@ -18,8 +18,13 @@ HEAVY = {"hiredis", "numpy", "pyarrow", "pyspark", "redis", *OPTIONAL}
 
 def loaded_after(statement: str) -> set[str]:
     """Top-level modules that a fresh interpreter has loaded after a statement."""
-    script = f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    script = (
+        f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.partition('.')[0] for name"
+        " in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout))
 
@@ -30,9 +35,16 @@ def test_every_public_name_can_be_imported(name: str) -> None:
 
 
 def test_the_table_of_homes_the_list_of_names_and_the_typed_imports_agree() -> None:
-    [typed] = [node for node in ast.parse(Path(busmq_spark.__file__).read_text()).body if isinstance(node, ast.If)]
+    [typed] = [
+        node
+        for node in ast.parse(Path(busmq_spark.__file__).read_text()).body
+        if isinstance(node, ast.If)
+    ]
     imports = {
-        name.name: (node.module or "").removeprefix("busmq_spark.") for node in typed.body if isinstance(node, ast.ImportFrom) for name in node.names
+        name.name: (node.module or "").removeprefix("busmq_spark.")
+        for node in typed.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
     }
     assert imports == busmq_spark.HOMES
     assert {*busmq_spark.__all__} == {*busmq_spark.HOMES, "__version__"}
@@ -48,15 +60,33 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     ("package", "statement", "extra"),
     [
         ("websockets", "from busmq_spark import FederationServer", "federation"),
-        ("websockets", "from busmq_spark import Bus; Bus().federate(Bus().queue('q'), 'ws://h/bus')", "federation"),
-        ("websockets", "import asyncio; from busmq_spark import Bus; asyncio.run(Bus(federate='ws://h/bus').__aenter__())", "federation"),
+        (
+            "websockets",
+            "from busmq_spark import Bus; Bus().federate(Bus().queue('q'), 'ws://h/bus')",
+            "federation",
+        ),
+        (
+            "websockets",
+            (
+                "import asyncio; from busmq_spark import Bus;"
+                " asyncio.run(Bus(federate='ws://h/bus').__aenter__())"
+            ),
+            "federation",
+        ),
         ("pyspark", "from busmq_spark import BusmqDataSource", "spark"),
     ],
 )
-def test_a_name_that_needs_a_missing_extra_says_which(package: str, statement: str, extra: str) -> None:
+def test_a_name_that_needs_a_missing_extra_says_which(
+    package: str, statement: str, extra: str
+) -> None:
     script = f"import sys\nsys.modules[{package!r}] = None\n{statement}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stderr.splitlines()[-1].startswith(f"busmq_spark.errors.LocalToolMissing: [BUSMQ_TOOL_MISSING] Python package {package} is missing")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stderr.splitlines()[-1].startswith(
+        f"busmq_spark.errors.LocalToolMissing: [BUSMQ_TOOL_MISSING] Python package {package} is"
+        " missing"
+    )
     assert done.stderr.strip().endswith(f"Run: pip install 'busmq_spark[{extra}]'")
     assert "ModuleNotFoundError" not in done.stderr
 
@@ -74,7 +104,13 @@ def test_the_bus_needs_redis_and_nothing_of_sparks() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("module", "name"), [("pyspark_busmq", "busmq"), ("pyspark_busmq_realtime", "busmq-realtime")])
-def test_a_module_spark_looks_for_holds_the_source_and_needs_nothing_optional(module: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "name"), [("pyspark_busmq", "busmq"), ("pyspark_busmq_realtime", "busmq-realtime")]
+)
+def test_a_module_spark_looks_for_holds_the_source_and_needs_nothing_optional(
+    module: str, name: str
+) -> None:
     statement = f"from {module} import DefaultSource\nassert DefaultSource.name() == {name!r}"
-    assert loaded_after(statement) & (OPTIONAL - {"pandas"}) == set()  # pandas: pyspark itself loads it
+    assert (
+        loaded_after(statement) & (OPTIONAL - {"pandas"}) == set()
+    )  # pandas: pyspark itself loads it

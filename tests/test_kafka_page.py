@@ -1,4 +1,6 @@
-"""docs/kafka.md: every option of Spark's Kafka source has its row, and what is named as ours exists."""
+"""docs/kafka.md: every option of Spark's Kafka source has its row, and what is named as ours
+exists.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,21 @@ def table(text: str, head: str) -> dict[str, str]:
     """First column (Kafka) → second (ours), of the table with this head."""
     body = re.search(rf"\| {head} \| here \| \|\n\|---.*\n((?:\|.*\n)+)", text)
     assert body
-    return {cells[1].strip(): cells[2].strip() for line in body[1].splitlines() if (cells := line.split("|"))}
+    return {
+        cells[1].strip(): cells[2].strip()
+        for line in body[1].splitlines()
+        if (cells := line.split("|"))
+    }
 
 
 def names(cls: type[Any]) -> dict[str, str]:
     """Each name and alias of an option → its name."""
-    return {name: row.metadata["name"] for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}
+    return {
+        name: row.metadata["name"]
+        for row in fields(cls)
+        for name in (row.metadata["name"], row.metadata["alias"])
+        if name
+    }
 
 
 @pytest.mark.parametrize("name", OF_THE_SOURCE)
@@ -63,10 +74,16 @@ def test_an_option_of_kafkas_source_is_on_the_page_and_does_what_the_page_says(n
     else:
         with pytest.raises(ConfigError) as told:
             parse(ReadOptions, {"subscribe": "q", name: "x"})
-        assert (f"option '{ours}'" in str(told.value)) if ours != "not needed" else ("leave it out" in str(told.value))
+        assert (
+            (f"option '{ours}'" in str(told.value))
+            if ours != "not needed"
+            else ("leave it out" in str(told.value))
+        )
 
 
-@pytest.mark.parametrize(("text", "cls"), [(SOURCE, ReadOptions), (SINK, WriteOptions)], ids=["source", "sink"])
+@pytest.mark.parametrize(
+    ("text", "cls"), [(SOURCE, ReadOptions), (SINK, WriteOptions)], ids=["source", "sink"]
+)
 def test_what_the_page_names_as_ours_exists(text: str, cls: type[Any]) -> None:
     for ours in table(text, "Kafka").values():
         if ours != "not needed" and not ours.startswith("column "):

@@ -20,5 +20,12 @@ ROOT = Path(__file__).parents[1]
     ],
 )
 def test_lint_finds_nothing(command: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=880)
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=880,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,10 +13,12 @@ from busmq_spark.metrics import Metrics
 
 def test_the_text_is_what_prometheus_reads() -> None:
     metrics = Metrics()
-    metrics.counter("busmq_refused_total", "Handshakes refused", reason=("path", "secret")).add(2, reason="secret")
+    metrics.counter("busmq_refused_total", "Handshakes refused", reason=("path", "secret")).add(
+        2, reason="secret"
+    )
     metrics.gauge("busmq_connections", 'Open "connections"\nnow \\').set(1.5)
-    assert metrics.text() == (
-        '# HELP busmq_connections Open "connections"\\nnow \\\\\n'
+    assert (
+        metrics.text() == '# HELP busmq_connections Open "connections"\\nnow \\\\\n'
         "# TYPE busmq_connections gauge\n"
         "busmq_connections 1.5\n"
         "# HELP busmq_refused_total Handshakes refused\n"
@@ -34,7 +36,9 @@ def test_what_a_peer_sends_never_becomes_a_series(values: list[str]) -> None:
         calls.add(method=value)
     assert len(metrics.text().splitlines()) <= 5
     others = sum(value not in ("push", "pop") for value in values)
-    assert (f'busmq_calls_total{{method="other"}} {others}' in metrics.text().splitlines()) == (others > 0)
+    assert (f'busmq_calls_total{{method="other"}} {others}' in metrics.text().splitlines()) == (
+        others > 0
+    )
 
 
 def test_a_gauge_goes_down_and_a_counter_does_not() -> None:

@@ -67,7 +67,15 @@ RESULTS = {
 }  # fmt: skip
 KEYWORDS = {
     each.__name__: set(each.__annotations__)
-    for each in (QueueKeywords, ChannelKeywords, ConsumeKeywords, WorkerKeywords, ServeKeywords, SharedGroupKeywords, EventAttributes)
+    for each in (
+        QueueKeywords,
+        ChannelKeywords,
+        ConsumeKeywords,
+        WorkerKeywords,
+        ServeKeywords,
+        SharedGroupKeywords,
+        EventAttributes,
+    )
     if is_typeddict(each)
 }  # fmt: skip
 LOOSE = {
@@ -88,7 +96,12 @@ def codes(page: Path) -> Iterator[str]:
             yield from re.findall(r"`([^`]+)`", cell)
 
 
-SNIPPETS = [pytest.param(code, id=f"{page.stem}-{n}") for page in PAGES for n, code in enumerate(codes(page)) if CALL.search(code)]
+SNIPPETS = [
+    pytest.param(code, id=f"{page.stem}-{n}")
+    for page in PAGES
+    for n, code in enumerate(codes(page))
+    if CALL.search(code)
+]
 
 
 def parsed(code: str) -> ast.Module:
@@ -184,9 +197,16 @@ def test_the_pages_have_calls_to_check() -> None:
 
 
 def test_each_event_that_the_npm_page_names_is_emitted() -> None:
-    events = {event for each in (*TYPES.values(),) if issubclass(each, Emitter) for event in each.events}
+    events = {
+        event for each in (*TYPES.values(),) if issubclass(each, Emitter) for event in each.events
+    }
     page = PAGES[3].read_text("utf-8")
-    named = set(re.findall(r"event `(\w+)[`(]", " ".join(line.split("|")[2] for line in page.splitlines() if line.startswith("|"))))
+    named = set(
+        re.findall(
+            r"event `(\w+)[`(]",
+            " ".join(line.split("|")[2] for line in page.splitlines() if line.startswith("|")),
+        )
+    )
     assert named
     assert named - events - {"reconnecting", "reconnected"} == set()
 

@@ -1,4 +1,6 @@
-"""The notebooks run from top to bottom in a fresh kernel, and are committed with their outputs and plots."""
+"""The notebooks run from top to bottom in a fresh kernel, and are committed with their outputs and
+plots.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WITH_PEER = ROOT / "notebooks" / "02_bus_and_peers.ipynb"
 WITH_JAR = ROOT / "notebooks" / "04_real_time.ipynb"
 NODE_IS_THERE, NODE_IS_NOT = "this is npm busmq 3.1.0", "No Node.js on PATH"
-PATHS = re.compile(r"(?<![\w:/])/(?:root|home|Users|tmp|var|opt|usr|mnt|private|work|workspace|builds?)/\w|[A-Z]:\\\\|site-packages|file://")
-# A process of its own: the kernel's client has threads and sockets that pytest should not have to judge.
+PATHS = re.compile(
+    r"(?<![\w:/])/(?:root|home|Users|tmp|var|opt|usr|mnt|private|work|workspace|builds?)/\w|[A-Z]:\\\\|site-packages|file://"
+)
+# A process of its own: the kernel's client has threads and sockets that pytest should not have to
+# judge.
 EXECUTE = """
 import sys, nbformat
 from nbclient import NotebookClient
@@ -30,7 +35,7 @@ from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
 NotebookClient(notebook, timeout=880, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
 print(*(output.text for cell in notebook.cells for output in cell.get("outputs", []) if output.output_type == "stream"))
-"""
+"""  # noqa: E501
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -45,10 +50,16 @@ def outputs(path: Path) -> list[dict[str, Any]]:
 
 def run(path: Path, folder: Path, **more: str) -> str:
     """What it prints. ``more``: environment variables."""
-    variables = {name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"} | more
-    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {
+        name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"
+    } | more
+    variables["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     command = [sys.executable, "-c", EXECUTE, str(path), str(folder)]
-    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=880, check=False)
+    done = subprocess.run(
+        command, env=variables, cwd=folder, capture_output=True, text=True, timeout=880, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -59,8 +70,14 @@ def test_there_are_notebooks() -> None:
 
 @each_notebook
 def test_a_title_takes_the_numbers_of_a_run_from_the_run(path: Path) -> None:
-    """A number of rows or reports in the title of a plot is right also where the code before it changes."""
-    titles = [title for cell in cells(path) for title in re.findall(r'title=f?"([^"]*)"', "".join(cell["source"]))]
+    """A number of rows or reports in the title of a plot is right also where the code before it
+    changes.
+    """
+    titles = [
+        title
+        for cell in cells(path)
+        for title in re.findall(r'title=f?"([^"]*)"', "".join(cell["source"]))
+    ]
     assert [title for title in titles if re.match(r"\d+ ", title)] == []
 
 
@@ -103,7 +120,11 @@ def test_it_is_committed_with_outputs_and_a_plot_and_without_noise(path: Path) -
     found = outputs(path)
     assert [output for output in found if "image/png" in output.get("data", {})], "no plot"
     assert [output for output in found if output["output_type"] == "stream"], "no text"
-    assert [output for output in found if output["output_type"] == "error" or output.get("name") == "stderr"] == []
+    assert [
+        output
+        for output in found
+        if output["output_type"] == "error" or output.get("name") == "stderr"
+    ] == []
 
 
 @each_notebook

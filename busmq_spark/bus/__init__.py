@@ -1,1 +1,1 @@
-"""What an asyncio program holds: a bus and its live objects, shared with Node peers."""
+"""The objects of an asyncio program: a bus and its live objects, shared with Node peers."""

@@ -1,4 +1,6 @@
-"""Handing over messages that wait in memory: what a consumption of this bus and one of another have in common. How they come is for each to say."""
+"""Handing over messages that wait in memory: the part of a consumption that this bus and another
+bus share. Each subclass fetches the messages in its own way.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
 
 
 IterationPhase = Enum("IterationPhase", "NEW RUNNING STOPPING CALLED_OFF ENDED")
-"""Where a consumption is in its life. CALLED_OFF: it is stopped before it has begun."""
-STARTED_PHASES, CONTINUING_PHASES = (IterationPhase.RUNNING, IterationPhase.STOPPING), (IterationPhase.NEW, IterationPhase.RUNNING)
+"""The phases in the life of a consumption. CALLED_OFF: it is stopped before it has begun."""
+STARTED_PHASES, CONTINUING_PHASES = (
+    (IterationPhase.RUNNING, IterationPhase.STOPPING),
+    (IterationPhase.NEW, IterationPhase.RUNNING),
+)
 
 
 class BaseConsumption:
@@ -29,14 +34,18 @@ class BaseConsumption:
     def __init__(self, options: ConsumeOptions) -> None:
         self._options = options
         self.prefetch = options.prefetch
-        """Most messages to take at once; the iterating caller may change it, to take no more than it has room for."""
+        """Most messages to take at once; the iterating caller may change it, to take no more than
+        it has room for.
+        """
         self._left = None if options.max is None or options.max < 0 else options.max
         self._buffer: deque[Message] = deque()
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()  # ending waits for what is under way
         self._phase = IterationPhase.NEW
         self._handing_over = threading.Lock()
-        """A synchronous caller takes what is stored in its own thread: never while the loop begins to give it back."""
+        """A synchronous caller takes what is stored in its own thread: never while the loop begins
+        to give it back.
+        """
         self.follows: Self | None = None
         """The consumption that this one ends by beginning."""
 
@@ -51,12 +60,16 @@ class BaseConsumption:
         return message
 
     def next_stored(self) -> Message | None:
-        """Hand over the next message of those that are here; None when it has to be waited for."""
+        """Hand over the next message of those that are here; return None when the caller must wait
+        for it.
+        """
         with self._handing_over:
             return None if self.is_stopping or not self._buffer else self.pop_head()
 
     async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
-        """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
+        """Hand every message to ``handler`` and to the queue's event ``message``, one after the
+        other.
+        """
         async for message in self:
             if handler is not None:
                 outcome = handler(message)
@@ -70,7 +83,7 @@ class BaseConsumption:
 
     @property
     def head(self) -> Message | None:
-        """The next message, not handed over yet; None when it has to be waited for."""
+        """The next message, not handed over yet; return None when the caller must wait for it."""
         return self._buffer[0] if self._buffer else None
 
     def pop_head(self) -> Message:
@@ -78,7 +91,8 @@ class BaseConsumption:
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """End. The task that iterates sees the end. What was not handed over goes back to the head of the queue, or on to the next consumption.
+        """End. The task that iterates sees the end. Messages that were not handed over go back to
+        the head of the queue, or on to the next consumption.
 
         Raises LinkLost when Redis stays unreachable; then it may be called again.
         """
@@ -91,9 +105,10 @@ class BaseConsumption:
 
     def _start_stopping(self) -> None:
         with self._handing_over:
-            self._phase = {IterationPhase.NEW: IterationPhase.CALLED_OFF, IterationPhase.RUNNING: IterationPhase.STOPPING}.get(
-                self._phase, self._phase
-            )
+            self._phase = {
+                IterationPhase.NEW: IterationPhase.CALLED_OFF,
+                IterationPhase.RUNNING: IterationPhase.STOPPING,
+            }.get(self._phase, self._phase)
         self._wake.set()
 
     async def _end_once(self) -> None:

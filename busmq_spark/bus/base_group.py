@@ -1,4 +1,5 @@
-"""What the two kinds of groups of a queue have in common: being registered, waiting for messages, being listed, moved and dropped.
+"""The part that both kinds of groups of a queue share: registering, waiting for messages, listing,
+moving and dropping.
 
 async with bus.queue("orders") as orders, orders.group("billing") as group:
     async for batch in group.batches(most=1000):
@@ -33,7 +34,7 @@ GROUP_POLL_S = 1.0
 
 
 class BaseGroup(ABC):
-    """One holder of a group. ``async with`` registers the group, which stays when it is left."""
+    """A holder of a group. ``async with`` registers the group, which stays when it is left."""
 
     def __init__(self, queue: Queue, name: str, start: str | int) -> None:
         self.queue, self.name = queue, reader_subscriptions.check_name(name)
@@ -50,10 +51,17 @@ class BaseGroup(ABC):
         return f"{type(self).__name__}({self.queue.name!r}, {self.name!r})"
 
     async def __aenter__(self) -> Self:
-        """Register the group, at its start; one that exists keeps its place. Raises QueueBusy where the name is of the other kind of group."""
+        """Register the group, at its start; one that exists keeps its place. Raises QueueBusy where
+        the name is of the other kind of group.
+        """
         self.queue._need_attached(f"read as group {self.name!r} from")
         if self._entered:
-            raise StateError(event="enter", what=f"group {self.name!r}", state="entered already", remedy="Make another with queue.group(…)")
+            raise StateError(
+                event="enter",
+                what=f"group {self.name!r}",
+                state="entered already",
+                remedy="Make another with queue.group(…)",
+            )
         self._running = self._entered = True
         try:
             await self._pubsub.subscribe(self.queue.keys.available, self._on_notification)
@@ -65,36 +73,53 @@ class BaseGroup(ABC):
             raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._leave(error if isinstance(error, Exception) else None)
 
     async def stop(self) -> None:
-        """End ``batches()`` and give back what was handed out and is not settled. No error when it has ended."""
+        """End ``batches()`` and give back what was handed out and is not settled. No error when it
+        has ended.
+        """
         await self._leave(None)
 
     async def state(self) -> flows.GroupState:
-        """How far the group is. Raises ConfigError where there is none."""
+        """Return the position and the lag of the group. Raises ConfigError where there is none."""
         for each in await self.queue.groups():
             if each.name == self.name:
                 return each
-        raise ConfigError(reason=f"queue {self.queue.name!r} has no group {self.name!r}; it is registered when it is entered")
+        raise ConfigError(
+            reason=(
+                f"queue {self.queue.name!r} has no group {self.name!r}; it is registered when it is"
+                " entered"
+            )
+        )
 
     async def seek(self, where: str | int) -> int:
-        """Go to another place, while nobody holds the group: ``where`` as ``start``. The result is the last id that counts as read now.
+        """Go to another place, while nobody holds the group: ``where`` as ``start``. The result is
+        the last id that counts as read now.
 
         Only what is stored can be read again. Raises QueueBusy, ConfigError, TimeUnknown.
         """
-        return await self.queue.run(reader_subscriptions.seek(self.queue.keys, self.name, where, is_dead))
+        return await self.queue.run(
+            reader_subscriptions.seek(self.queue.keys, self.name, where, is_dead)
+        )
 
     async def drop(self) -> bool:
-        """Forget the group, so that no message stays stored for it. Whether there was one. Raises QueueBusy while an ordered one is held."""
+        """Forget the group, so that no message stays stored for it. Whether there was one. Raises
+        QueueBusy while an ordered one is held.
+        """
         return await self.queue.unsubscribe(self.name)
 
     async def wait_idle(self) -> None:
         """Returns once nothing is left: every message is settled."""
         await self._wait_until(lambda found: found.idle)
 
-    # -- for the two kinds ------------------------------------------------------------------------------------------------------------------
+    # -- for the two kinds -------------------------------------------------------------------------
 
     @abstractmethod
     async def _register(self) -> None:
@@ -102,12 +127,12 @@ class BaseGroup(ABC):
 
     @abstractmethod
     async def _give_back_held(self, error: Exception | None) -> None:
-        """Give back what is held; ``error``: what the reader of the messages has raised."""
+        """Give back what is held; ``error`` is the error of the reader of the messages."""
 
     async def _leave(self, error: Exception | None) -> None:
         self._running = False
         self._wake.set()
-        async with self._leaving:  # who comes second waits for the first
+        async with self._leaving:  # the second caller waits for the first
             if self._entered:
                 try:
                     async with self._lock:
@@ -122,14 +147,22 @@ class BaseGroup(ABC):
         self.queue._need_attached(f"read as group {self.name!r} from")
         if not self._running:
             remedy = "Use it inside 'async with queue.group(…) as group:'"
-            raise StateError(event=event, what=f"group {self.name!r} of queue {self.queue.name!r}", state="not entered, or stopped", remedy=remedy)
+            raise StateError(
+                event=event,
+                what=f"group {self.name!r} of queue {self.queue.name!r}",
+                state="not entered, or stopped",
+                remedy=remedy,
+            )
 
     async def _wait_until(self, reached: Callable[[flows.GroupState], bool]) -> None:
-        while not reached(await self.state()):  # noqa: ASYNC110  the state is in Redis, which publishes no change of it
+        # The state is in Redis, which publishes no change of it
+        while not reached(await self.state()):  # noqa: ASYNC110
             await asyncio.sleep(GROUP_POLL_S / 10)
 
     async def _run_with_retries(self, work: Callable[[bool], Awaitable[T]]) -> T:
-        """Do it; again as long as a server may be expected back. ``work`` is told whether it was begun before."""
+        """Do it; again as long as a server may be expected back. ``work`` is told whether it was
+        begun before.
+        """
         link = self.queue.bus.servers.takes[self.queue.server]
         retry, again = LinkRetry(asyncio.get_running_loop().time), False
         while True:
@@ -143,8 +176,10 @@ class BaseGroup(ABC):
         """Run a flow once, on the link that no push waits for."""
         return await self.queue.bus.servers.takes[self.queue.server].run(flow)
 
-    async def _run_unless_unreachable(self, work: Callable[[], Awaitable[T]], pauses: Pauses) -> T | None:
-        """The result; None, after a pause, when the server is away."""
+    async def _run_unless_unreachable(
+        self, work: Callable[[], Awaitable[T]], pauses: Pauses
+    ) -> T | None:
+        """The result; return None, after a pause, when the server is away."""
         try:
             found = await work()
         except LinkLost as error:
@@ -181,4 +216,6 @@ def check_batch_size(most: object) -> None:
 def check_start(start: object) -> None:
     """Raise ConfigError for a value that is neither text nor a whole number."""
     if type(start) not in (str, int):
-        raise ConfigError(reason=f"start is {show(start)}; expected earliest, latest, an id, -10m, or a time")
+        raise ConfigError(
+            reason=f"start is {show(start)}; expected earliest, latest, an id, -10m, or a time"
+        )

@@ -1,4 +1,5 @@
-"""An object whose fields live in Redis under a name, shared with Node peers (protocol 4.2). Only what changed is written.
+"""An object whose fields live in Redis under a name, shared with Node peers (protocol 4.2). Only
+what changed is written.
 
 @dataclass
 class Job:
@@ -6,8 +7,8 @@ class Job:
     tries: int = 0
 
 async with bus.persist("job:7", Job, ttl_s=600) as job:  # loaded; in here it is kept alive
-    job.value.tries += 1
-    await job.save()                                     # writes one field; so does leaving without an error
+    job.value.tries += 1 await job.save()                                     # writes one field; so
+    does leaving without an error
 async with bus.persist("settings") as settings:          # without a class: a dictionary
     settings["theme"] = {"dark": True}
 """
@@ -38,13 +39,19 @@ log = logging.getLogger("busmq_spark")
 
 
 class BasePersistedObject:
-    """What both kinds share. Assigning, reading and ``dirty`` need no Redis; the rest is awaited.
+    """The part that both kinds of persisted objects share. Assigning, reading and ``dirty`` need no
+    Redis; the rest is awaited.
 
-    A change is what was assigned, or differs from what was last loaded or saved: a list in a field may be appended to.
+    A change is what was assigned, or differs from what was last loaded or saved: a list in a field
+    may be appended to.
     """
 
     def __init__(self, bus: Bus, name: str, start: TrackedFields, ttl_s: int) -> None:
-        self.bus, self.name, self.key = bus, check_name("persisted object", name), persisted_key(name)
+        self.bus, self.name, self.key = (
+            bus,
+            check_name("persisted object", name),
+            persisted_key(name),
+        )
         self.ttl_s = _check_ttl(ttl_s)
         """Seconds it lives after the last save or touch."""
         self.is_kept_alive = False
@@ -68,7 +75,12 @@ class BasePersistedObject:
             raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Save, unless the body failed: then what it changed is half done, and is not stored."""
         try:
             if kind is None:
@@ -76,13 +88,15 @@ class BasePersistedObject:
         finally:
             await self.detach()
 
-    # -- Redis ------------------------------------------------------------------------------------------------------------------------------
+    # -- Redis -------------------------------------------------------------------------------------
 
     async def save(self) -> bool:
-        """Write what has changed and touch the object; whether there was anything. Nothing changed: nothing is sent.
+        """Write what has changed and touch the object; whether there was anything. Nothing changed:
+        nothing is sent.
 
-        A change made while this is under way is for the next save. When it fails, everything it sent counts as changed still. An object that
-        vanished from Redis gets its other fields back too, except those that another client has written meanwhile.
+        A change made while this is under way is for the next save. After a failure all fields of
+        the call still count as changed. An object that vanished from Redis gets its other fields
+        back too, except those that another client has written meanwhile.
         """
         async with self._lock:
             mine, done = self._fields, False
@@ -101,14 +115,20 @@ class BasePersistedObject:
     async def load(self) -> bool:
         """Take over what Redis has; whether it has anything. Changes not saved yet stay.
 
-        A field that is not stored (any more) gets back the value it began with. One that cannot be read keeps its value here, and stands in
-        ``misfits``.
+        A field that is not stored (any more) gets back the value it began with. A field that cannot
+        be decoded keeps its value here, and its name is in ``misfits``.
         """
         async with self._lock:
             mine = self._fields
             stored = await self._read()
             for name, expected in mine.load(stored).items():
-                log.warning("persisted object %r: field %r is skipped; what is stored is not what was expected: %s", self.name, name, expected)
+                log.warning(
+                    "persisted object %r: field %r is skipped; what is stored is not what was"
+                    " expected: %s",
+                    self.name,
+                    name,
+                    expected,
+                )
             self.existed = bool(stored)
             return self.existed
 
@@ -119,7 +139,9 @@ class BasePersistedObject:
         return found
 
     async def persist(self, ttl_s: int | None = None) -> None:
-        """Keep it alive: touched now and every ttl/3 until ``unpersist``, ``detach`` or the bus ends. Called again it takes the new ttl."""
+        """Keep it alive: touched now and every ttl/3 until ``unpersist``, ``detach`` or the bus
+        ends. Called again it takes the new ttl.
+        """
         self._set_ttl(ttl_s)
         await self.touch()
         if not self.is_kept_alive:
@@ -129,16 +151,22 @@ class BasePersistedObject:
         self.bus.keep_alive.keep(self)
 
     def unpersist(self) -> None:
-        """Keep it alive no longer, and forget what was loaded and what was changed. What is stored stays for ``ttl_s``."""
+        """Keep it alive no longer, and forget what was loaded and what was changed. The stored
+        fields stay for ``ttl_s``.
+        """
         self._leave()
         self._fields = self._make_fields()
 
     async def detach(self) -> None:
         """Keep it alive no longer; unlike ``unpersist`` this forgets nothing."""
         if self._leave() and (dirty := self._fields.dirty):
-            log.warning("persisted object %r: changes of %s are not saved", self.name, ", ".join(sorted(dirty)))
+            log.warning(
+                "persisted object %r: changes of %s are not saved",
+                self.name,
+                ", ".join(sorted(dirty)),
+            )
 
-    # -- here -------------------------------------------------------------------------------------------------------------------------------
+    # -- here --------------------------------------------------------------------------------------
 
     @property
     def dirty(self) -> frozenset[str]:
@@ -147,13 +175,17 @@ class BasePersistedObject:
 
     @property
     def misfits(self) -> Mapping[str, str]:
-        """Fields that the last load could not take over, as the text that is stored: no JSON, or of another type. Assigning one replaces it."""
+        """Fields that the last load could not take over, as the text that is stored: no JSON, or of
+        another type. Assigning one replaces it.
+        """
         return dict(self._fields.misfits)
 
     def on_touch_reply(self, found: bool) -> None:
-        """What a touch found."""
+        """Handle the result of a touch."""
         if not found and self._fields.on_gone():
-            log.warning("persisted object %r is gone from Redis; the next save writes all of it", self.name)
+            log.warning(
+                "persisted object %r is gone from Redis; the next save writes all of it", self.name
+            )
 
     def not_touched(self, error: BusError) -> None:
         """The keep-alive could not reach the server; it goes on trying."""
@@ -173,7 +205,9 @@ class BasePersistedObject:
         self.ttl_s = self.ttl_s if ttl_s is None else _check_ttl(ttl_s)
 
     async def _write(self, sending: PersistedFieldChanges) -> int:
-        """Store the fields and touch the object; how many of ``sending.fields`` were not there before."""
+        """Store the fields and touch the object; how many of ``sending.fields`` were not there
+        before.
+        """
         return await self._run(persisted.save(self.key, sending, self.ttl_s))
 
     async def _read(self) -> dict[str, bytes]:
@@ -191,7 +225,8 @@ class BasePersistedObject:
 
 
 class PersistedDict(BasePersistedObject, Mapping[str, Any]):
-    """A persisted object as a dictionary: any names, any values that JSON can express; None is stored as null.
+    """A persisted object as a dictionary: any names, any values that JSON can express; a value of
+    None is stored as null.
 
     A field cannot be deleted, since peers would not notice: assign None.
     """
@@ -211,7 +246,12 @@ class PersistedDict(BasePersistedObject, Mapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         """Refused: peers that have the field would not notice."""
-        raise StateError(event="delete", what=f"field {name!r}", state="part of a persisted object", remedy="Assign None instead")
+        raise StateError(
+            event="delete",
+            what=f"field {name!r}",
+            state="part of a persisted object",
+            remedy="Assign None instead",
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields.values)
@@ -219,7 +259,9 @@ class PersistedDict(BasePersistedObject, Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._fields.values)
 
-    def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:
+    def update(
+        self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any
+    ) -> None:
         """Set several fields."""
         for name, value in dict(values, **more).items():
             self[name] = value
@@ -229,19 +271,30 @@ class PersistedDict(BasePersistedObject, Mapping[str, Any]):
 
 
 class PersistedDataclass(BasePersistedObject, Generic[D]):
-    """A persisted object with the fields of a dataclass; ``value`` is the dataclass. Fields it does not have are neither read nor written.
+    """A persisted object with the fields of a dataclass; ``value`` is the dataclass. Fields it does
+    not have are neither read nor written.
 
-    Made from a class, its fields begin with their defaults, which are not stored unless they are changed. Made from an instance, the values it
-    brings are stored by the first save, except where a load before has found others.
+    Made from a class, its fields begin with their defaults, which are not stored unless they are
+    changed. Made from an instance, the values it brings are stored by the first save, except where
+    a load before has found others.
     """
 
-    def __init__(self, bus: Bus, name: str, shape: type[D] | D, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> None:
+    def __init__(
+        self, bus: Bus, name: str, shape: type[D] | D, ttl_s: int = DEFAULT_OBJECT_TTL_S
+    ) -> None:
         self.shape = shape
-        """What it was made from: a dataclass, or an instance of one."""
+        """The shape that it was made from: a dataclass, or an instance of one."""
         self.value: D = _record_instance_of(shape)
         self._hints = hints_of(type(self.value))
         super().__init__(
-            bus, name, TrackedFields(_DataclassMapping(self.value, tuple(self._hints)), self._hints, unsaved=not isinstance(shape, type)), ttl_s
+            bus,
+            name,
+            TrackedFields(
+                _DataclassMapping(self.value, tuple(self._hints)),
+                self._hints,
+                unsaved=not isinstance(shape, type),
+            ),
+            ttl_s,
         )
 
     def _make_fields(self) -> TrackedFields:
@@ -274,14 +327,24 @@ class _DataclassMapping(MutableMapping[str, Any]):
 def _record_instance_of(shape: Any) -> Any:
     """The instance itself, or one made of defaults."""
     if not is_dataclass(shape):
-        raise ConfigError(reason=f"{shape!r} is no dataclass; hand over a dataclass, an instance of one, or nothing for a dictionary")
-    if getattr(shape, "__dataclass_params__").frozen:  # noqa: B009  # what dataclasses keep it under is no declared attribute
+        raise ConfigError(
+            reason=(
+                f"{shape!r} is no dataclass; hand over a dataclass, an instance of one, or nothing"
+                " for a dictionary"
+            )
+        )
+    # The attribute of dataclasses for it is not declared
+    # What dataclasses keep it under is no declared attribute
+    if getattr(shape, "__dataclass_params__").frozen:  # noqa: B009
         raise ConfigError(reason="a frozen dataclass cannot be filled by a load; drop frozen=True")
     if not isinstance(shape, type):
         return shape
     if needed := [field.name for field in fields(shape) if field.init and not has_default(field)]:
         raise ConfigError(
-            reason=f"field {needed[0]!r} of {shape.__name__} has no default, which it needs until it is loaded; add one, or hand over an instance"
+            reason=(
+                f"field {needed[0]!r} of {shape.__name__} has no default, which it needs until it"
+                " is loaded; add one, or hand over an instance"
+            )
         )
     return shape()
 

@@ -1,4 +1,6 @@
-"""What a queue of this bus and one of another (``federation/client/queue.py``) have in common: being attached, and having one consumption."""
+"""The part that a queue of this bus and a queue of another (``federation/client/queue.py``) share:
+being attached, and having one consumption.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,43 @@ if TYPE_CHECKING:
     from busmq_spark.core.shared_group import GroupState
 
 DEFAULT_QUEUE_TTL_S = 30
-"""npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
-_NPM_METADATA_FIELDS, _OUR_METADATA_FIELDS = ("ttl", "source", "discover", "maxsize"), ("born", "sizes", "acked", "clock", "command", "cap")
-_MIRROR_METADATA_FIELDS, _RETENTION_METADATA_FIELDS = ("mirror_of", "mirrored", "promoted"), ("retain", "done", "lets", "bytes")
-RESERVED_METADATA_FIELDS = frozenset((*_NPM_METADATA_FIELDS, *_OUR_METADATA_FIELDS, *_MIRROR_METADATA_FIELDS, *_RETENTION_METADATA_FIELDS))
+"""npm busmq's. For what is good only while its peers are there: channels, services, and queues that
+npm peers create at our servers.
+"""
+_NPM_METADATA_FIELDS, _OUR_METADATA_FIELDS = (
+    ("ttl", "source", "discover", "maxsize"),
+    ("born", "sizes", "acked", "clock", "command", "cap"),
+)
+_MIRROR_METADATA_FIELDS, _RETENTION_METADATA_FIELDS = (
+    ("mirror_of", "mirrored", "promoted"),
+    ("retain", "done", "lets", "bytes"),
+)
+RESERVED_METADATA_FIELDS = frozenset(
+    (
+        *_NPM_METADATA_FIELDS,
+        *_OUR_METADATA_FIELDS,
+        *_MIRROR_METADATA_FIELDS,
+        *_RETENTION_METADATA_FIELDS,
+    )
+)
 """Metadata that belong to the bus."""
 
 
 class BaseQueue(Emitter):
-    """What a queue here and one behind a federation server (``RemoteQueue``) share. ``async with`` attaches and detaches."""
+    """The part that a local queue and a federated one (``RemoteQueue``) share. ``async with``
+    attaches and detaches.
+    """
 
-    events: tuple[str, ...] = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
+    events: tuple[str, ...] = (
+        "attaching",
+        "attached",
+        "detaching",
+        "detached",
+        "consuming",
+        "message",
+        "closed",
+        "error",
+    )
     _consumption: BaseConsumption | None
 
     def __init__(self, bus: Bus, name: str) -> None:
@@ -58,7 +86,12 @@ class BaseQueue(Emitter):
         await self.attach()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.detach()
 
     def attach(
@@ -68,11 +101,12 @@ class BaseQueue(Emitter):
         maxsize: int = 0,
         discoverable: bool = False,
     ) -> Coroutine[Any, Any, bool]:
-        """Create the queue, or join one that exists with its own ttl and maxsize. Whether it existed.
+        """Create the queue, or join one that exists with its own ttl and maxsize. Whether it
+        existed.
 
-        While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by default,
-        30 s with npm busmq. Pushes made before it has ended are kept, and stored in their order;
-        when it fails, they fail with it. Raises StateError when attached already, and over
+        While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by
+        default, 30 s with npm busmq. Pushes made before it has ended are kept, and stored in their
+        order; when it fails, they fail with it. Raises StateError when attached already, and over
         federation FederationLost when the server is unreachable for too long.
         """
 
@@ -109,7 +143,14 @@ class BaseQueue(Emitter):
         """Every subscription."""
         raise self._not_federated("subscriptions()")
 
-    def group(self, name: str, *, start: str | int = "earliest", shared: bool = False, **options: Any) -> Any:  # noqa: ARG002  as of a queue here
+    def group(
+        self,
+        name: str,
+        *,
+        start: str | int = "earliest",  # noqa: ARG002  # as of a queue here
+        shared: bool = False,  # noqa: ARG002  # as of a queue here
+        **options: Any,  # noqa: ARG002  # as of a queue here
+    ) -> Any:
         """A named reader of the queue."""
         raise self._not_federated(f"group({name!r})")
 
@@ -122,17 +163,23 @@ class BaseQueue(Emitter):
         raise self._not_federated(f"id_at({time!r})")
 
     async def ms_of(self, id: int) -> int | None:
-        """When a message was there at the latest."""
+        """Return the time in milliseconds since 1970 at which a message was certainly stored."""
         raise self._not_federated(f"ms_of({id})")
 
     async def server_ms(self) -> float:
-        """Milliseconds since 1970 by the clock of the queue's server; by ours where that cannot be asked."""
+        """Milliseconds since 1970 by the clock of the queue's server; by ours where that cannot be
+        asked.
+        """
         return time.time() * 1000
 
-    def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
-        """Consume with callbacks: ``handler`` (a function or coroutine function) and the event ``message`` get every message, one after the other.
+    def each(
+        self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]
+    ) -> asyncio.Task[None]:
+        """Consume with callbacks: ``handler`` (a function or coroutine function) and the event
+        ``message`` get every message, one after the other.
 
-        The task ends when the consumption does, and fails with what the handler raises, which ends the bus' scope; options as for ``consume``.
+        The task ends when the consumption does, and fails with what the handler raises, which ends
+        the bus' scope; options as for ``consume``.
         """
         return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
 
@@ -159,15 +206,29 @@ class BaseQueue(Emitter):
 
     def _not_attached(self, what: str) -> StateError:
         remedy = "Call attach() first, or use 'async with queue:'"
-        return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy=remedy)
+        return StateError(
+            event=what, what=f"queue {self.name!r}", state="not attached", remedy=remedy
+        )
 
     def _not_federated(self, call: str) -> ConfigError:
-        return ConfigError(reason=f"{call} cannot be said over federation; call it on a bus at the Redis of queue {self.name!r}, or run busmq there")
+        return ConfigError(
+            reason=(
+                f"{call} cannot be said over federation; call it on a bus at the Redis of queue"
+                f" {self.name!r}, or run busmq there"
+            )
+        )
 
     def _not_reliable(self, remedy: str) -> StateError:
-        return StateError(event="ack on", what=f"queue {self.name!r}", state="not consumed reliably by this object", remedy=remedy)
+        return StateError(
+            event="ack on",
+            what=f"queue {self.name!r}",
+            state="not consumed reliably by this object",
+            remedy=remedy,
+        )
 
     @staticmethod
     def _check_fields(names: Collection[str]) -> None:
         if taken := sorted(RESERVED_METADATA_FIELDS & set(names)):
-            raise ConfigError(reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name")
+            raise ConfigError(
+                reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name"
+            )

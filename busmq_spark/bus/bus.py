@@ -6,7 +6,8 @@
             async for message in orders.consume():
                 print(message.id, message.json())
 
-Rule 1. Nothing happens before ``async with``, and nothing is left of it afterwards: no task, no connection.
+Rule 1. Nothing happens before ``async with``, and nothing is left of it afterwards: no task, no
+        connection.
 Rule 2. Every object belongs to one bus and is used on its loop.
 """
 
@@ -19,9 +20,19 @@ from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
-from busmq_spark.bus.base_persisted_object import DEFAULT_OBJECT_TTL_S, D, PersistedDataclass, PersistedDict
+from busmq_spark.bus.base_persisted_object import (
+    DEFAULT_OBJECT_TTL_S,
+    D,
+    PersistedDataclass,
+    PersistedDict,
+)
 from busmq_spark.bus.channel import Channel
-from busmq_spark.bus.deferred_federation import FederationLinks, MirrorHandle, make_federation_links, make_mirror
+from busmq_spark.bus.deferred_federation import (
+    FederationLinks,
+    MirrorHandle,
+    make_federation_links,
+    make_mirror,
+)
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.event_routing import EventRoutingMixin
 from busmq_spark.bus.jobs import Jobs
@@ -58,7 +69,7 @@ log = logging.getLogger("busmq_spark")
 
 
 class QueueKeywords(TypedDict, total=False):
-    """What can be said of a queue; see Bus.queue."""
+    """The settings of a queue; see Bus.queue."""
 
     server: int | None
     cap: int | None
@@ -66,16 +77,18 @@ class QueueKeywords(TypedDict, total=False):
 
 
 class Bus(EventRoutingMixin, Emitter):
-    """A bus on the Redis servers of ``url`` (one, a comma list or a list, in the same order as every peer; default
-    BUSMQ_REDIS_URL).
+    """A bus on the Redis servers of ``url`` (one, a comma list or a list, in the same order as
+    every peer; default BUSMQ_REDIS_URL).
 
-    ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
-    Events: ``online`` when all servers and all subscriptions are there (again), ``offline(error)`` when the last server is gone or refuses us (None:
-    the bus is left), ``error(error)`` when one of several is; ``federating(url)`` when the announcements of a federation server are listened to
+    ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``,
+    ``tls_ca`` …
+    Events: ``online`` when all servers and all subscriptions are there (again), ``offline(error)``
+    when the last server is gone or refuses us (None: the bus is left), ``error(error)`` when one of
+    several is; ``federating(url)`` when the announcements of a federation server are listened to
     (again).
 
-    With ``federate="wss://…"`` and ``federate_secret`` and no ``url`` the bus has no Redis (BUSMQ_REDIS_URL does not count then): its objects
-    are good for ``federate`` only.
+    With ``federate="wss://…"`` and ``federate_secret`` and no ``url`` the bus has no Redis
+    (BUSMQ_REDIS_URL does not count then): its objects are good for ``federate`` only.
     """
 
     events = ("online", "offline", "error", "federating")
@@ -105,19 +118,30 @@ class Bus(EventRoutingMixin, Emitter):
 
     @classmethod
     def sync(cls, url: str | Sequence[str] | None = None, **settings: Any) -> SyncBus:
-        """The same bus without a loop, for notebooks and scripts: ``with Bus.sync(...) as bus``; see sync.py."""
+        """Return a bus that works without a loop, for notebooks and scripts:
+        ``with Bus.sync(...) as bus``; see sync.py.
+        """
         from busmq_spark.bus.sync import SyncBus
 
         return SyncBus(cls(url, **settings))
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong password, a bad certificate."""
+        """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong
+        password, a bad certificate.
+        """
         if self._group is not None:
             if self._pid != os.getpid():
                 raise forked_error("the bus")
-            raise StateError(event="enter", what="this bus", state="open already", remedy="Make another Bus for another scope")
+            raise StateError(
+                event="enter",
+                what="this bus",
+                state="open already",
+                remedy="Make another Bus for another scope",
+            )
         self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
-        links = self._federation_links() if self.options.federate else None  # a bad URL is an error before anything is connected
+        links = (
+            self._federation_links() if self.options.federate else None
+        )  # a bad URL is an error before anything is connected
         if self.has_redis:
             await self._connect()
         else:
@@ -126,7 +150,12 @@ class Bus(EventRoutingMixin, Emitter):
             links.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Detach every object, end every task, close every connection.
 
         In a forked child it does nothing: they belong to the parent.
@@ -150,7 +179,9 @@ class Bus(EventRoutingMixin, Emitter):
             except BaseExceptionGroup as failed:
                 if len({(type(each), error_text(each)) for each in failed.exceptions}) > 1:
                     raise
-                only = failed.exceptions[0]  # one error, seen by one task or by several, is easier to catch than a group
+                only = failed.exceptions[
+                    0
+                ]  # one error, seen by one task or by several, is easier to catch than a group
             finally:
                 if servers is not None:
                     await servers.close()
@@ -167,19 +198,35 @@ class Bus(EventRoutingMixin, Emitter):
         """Whether every server of its own answers; a bus without Redis is never online."""
         return self._servers is not None and all(self._servers.ready)
 
-    def queue(self, name: str, *, server: int | None = None, cap: int | None = None, overflow: str | None = None) -> Queue:
+    def queue(
+        self,
+        name: str,
+        *,
+        server: int | None = None,
+        cap: int | None = None,
+        overflow: str | None = None,
+    ) -> Queue:
         """The queue with this name; nothing is sent before it is attached or asked.
 
-        ``server``: of several independent ones, the index in ``url`` of the one that a new queue is created on; one that exists is used where it is.
-        ``cap``: when attached, let every push of ours drop the oldest messages beyond so many (0: none), but none that a subscription has not
+        ``server``: of several independent ones, the index in ``url`` of the one that a new queue is
+        created on; one that exists is used where it is. ``cap``: when attached, let every push of
+        ours drop the oldest messages beyond so many (0: none), but none that a subscription has not
         acknowledged unless ``overflow="drop-oldest"``. Raises ConfigError.
         """
         return Queue(self, name, server, queue_cap_field(cap, overflow))
 
-    def topic(self, name: str, partitions: int | None = None, *, ttl_s: int = MIN_RECORD_TTL_S, maxsize: int = 0) -> Topic:
+    def topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        ttl_s: int = MIN_RECORD_TTL_S,
+        maxsize: int = 0,
+    ) -> Topic:
         """The topic with this name: ``partitions`` queues ``name/0`` …, of which a key chooses one.
 
-        ``partitions`` counts when it is made, as do ``ttl_s`` and ``maxsize`` when a queue of it is; what exists keeps its own. Raises ConfigError.
+        ``partitions`` counts when it is made, as do ``ttl_s`` and ``maxsize`` when a queue of it
+        is; what exists keeps its own. Raises ConfigError.
         """
         return Topic(self, name, partitions, ttl_s, maxsize)
 
@@ -200,7 +247,9 @@ class Bus(EventRoutingMixin, Emitter):
         return TopicsConsumer(found, group, start)
 
     def channel(self, name: str, local: str = "local", remote: str = "remote") -> Channel:
-        """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""
+        """The channel with this name, between two roles of your choice. With the default ones, one
+        peer connects and the other listens.
+        """
         return Channel(self, name, local, remote)
 
     @overload
@@ -223,17 +272,20 @@ class Bus(EventRoutingMixin, Emitter):
         outcome_ttl_s: float = OUTCOME_TTL_S,
         **options: Any,
     ) -> Jobs | TopicJobs:
-        """The jobs of the queue with this name: to make, to send, to wait for and to work on; see jobs.py. ``options`` are those of a queue.
+        """The jobs of the queue with this name: to make, to send, to wait for and to work on; see
+        jobs.py. ``options`` are those of a queue.
 
         With ``topic`` instead of a name: the jobs of a topic that exists, each in the partition of
-        its key (topic_jobs.py).
-        An outcome can be asked for during ``outcome_ttl_s``; with ``durable`` it is pushed to the queue ``<name>.done``, too. Raises ConfigError.
+        its key (topic_jobs.py). An outcome can be asked for during ``outcome_ttl_s``; with
+        ``durable`` it is pushed to the queue ``<name>.done``, too. Raises ConfigError.
         """
         if unknown := sorted(options.keys() - QueueKeywords.__annotations__.keys()):
             known = ", ".join(("topic", "durable", "outcome_ttl_s", *QueueKeywords.__annotations__))
             raise ConfigError(reason=f"jobs() has no option {unknown[0]!r}; known are: {known}")
         if (name is None) == (topic is None):
-            raise ConfigError(reason="jobs() takes the name of a queue, or topic=…; give one of them")
+            raise ConfigError(
+                reason="jobs() takes the name of a queue, or topic=…; give one of them"
+            )
         if topic is not None:
             if options:
                 why = "of a topic's queues; make it with bus.topic(…)"
@@ -243,7 +295,9 @@ class Bus(EventRoutingMixin, Emitter):
         return Jobs(self.queue(name, **options), durable=durable, outcome_ttl_s=outcome_ttl_s)
 
     def workers(self, *workers: Worker | TopicWorker, limit: int = 8) -> WorkerGroup:
-        """Workers of several queues as one: their handlers take turns, and at most ``limit`` of them run at once. Raises ConfigError."""
+        """Workers of several queues as one: their handlers take turns, and at most ``limit`` of
+        them run at once. Raises ConfigError.
+        """
         return WorkerGroup(workers, limit)
 
     def service(self, name: str) -> Service:
@@ -251,7 +305,9 @@ class Bus(EventRoutingMixin, Emitter):
         return Service(self, name)
 
     def pubsub(self, name: str, *, most: int = MAX_BUFFERED_MESSAGES) -> Pubsub:
-        """The pubsub with this name. At most ``most`` messages wait for a slow listener; then the oldest are dropped."""
+        """The pubsub with this name. At most ``most`` messages wait for a slow listener; then the
+        oldest are dropped.
+        """
         return Pubsub(self, name, most)
 
     @overload
@@ -261,33 +317,55 @@ class Bus(EventRoutingMixin, Emitter):
     @overload
     def persist(self, name: str, shape: D, *, ttl_s: int = ...) -> PersistedDataclass[D]: ...
     def persist(self, name: str, shape: Any = None, *, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> Any:
-        """The persisted object with this name: a dictionary, or in the shape of a dataclass (the class, or an instance with first values).
+        """The persisted object with this name: a dictionary, or in the shape of a dataclass (the
+        class, or an instance with first values).
 
         It lives for ``ttl_s`` after the last save or touch.
         """
-        return PersistedDict(self, name, ttl_s) if shape is None else PersistedDataclass(self, name, shape, ttl_s)
+        return (
+            PersistedDict(self, name, ttl_s)
+            if shape is None
+            else PersistedDataclass(self, name, shape, ttl_s)
+        )
 
-    def federate(self, thing: T, url: str | None = None, *, secret: str | None = None, secret_in_url: bool | None = None) -> T:
-        """The same object on the bus behind a federation server, with the same methods: ``bus.federate(bus.queue("orders"), "wss://dc2.example/bus")``.
+    def federate(
+        self,
+        thing: T,
+        url: str | None = None,
+        *,
+        secret: str | None = None,
+        secret_in_url: bool | None = None,
+    ) -> T:
+        """Return the same object on the bus of a federation server, with the same methods:
+        ``bus.federate(bus.queue("orders"), "wss://dc2.example/bus")``.
 
-        Without ``url`` the one of the option ``federate`` counts, without ``secret`` the option ``federate_secret``, without ``secret_in_url`` the
-        option ``federate_secret_in_url``: true for an npm server, which reads the secret from the URL only. Nothing is sent before it is attached or
-        asked. Its web sockets are shared with everything federated to the same URL. Raises ConfigError.
+        Without ``url`` the one of the option ``federate`` counts, without ``secret`` the option
+        ``federate_secret``, without ``secret_in_url`` the option ``federate_secret_in_url``: true
+        for an npm server, which reads the secret from the URL only. Nothing is sent before it is
+        attached or asked. Its web sockets are shared with everything federated to the same URL.
+        Raises ConfigError.
         """
         return cast("T", self._federation_links().federate(thing, url, secret, secret_in_url))
 
-    def mirror(self, origin: str | Sequence[str], *queues: str, metrics: Metrics | None = None, **options: Any) -> MirrorHandle:
-        """Queues of another data centre here, with the same ids: ``async with bus.mirror("wss://eu.example/bus", "orders-*", secret=…) as mirror``.
+    def mirror(
+        self,
+        origin: str | Sequence[str],
+        *queues: str,
+        metrics: Metrics | None = None,
+        **options: Any,
+    ) -> MirrorHandle:
+        """Queues of another data centre here, with the same ids:
+        ``async with bus.mirror("wss://eu.example/bus", "orders-*", secret=…) as mirror``.
 
-        ``origin`` is ``redis://…``, with ``layout``, ``user``, ``password``, ``master`` as of a bus, or a federation server, with ``secret``;
-        ``queues`` are names, or patterns with ``*``. ``groups=True`` mirrors the positions of groups, too; further options are those of
-        MirrorSettings.
-        Raises ConfigError; entering it raises what the first contact does.
+        ``origin`` is ``redis://…``, with ``layout``, ``user``, ``password``, ``master`` as of a
+        bus, or a federation server, with ``secret``; ``queues`` are names, or patterns with ``*``.
+        ``groups=True`` mirrors the positions of groups, too; further options are those of
+        MirrorSettings. Raises ConfigError; entering it raises what the first contact does.
         """
         return make_mirror(self, origin, queues, metrics, options)
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
-        """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""
+        """Run ``work`` as a task of this bus; an error in it ends the bus' scope."""
         try:
             self.check_loop()
         except StateError:
@@ -315,12 +393,15 @@ class Bus(EventRoutingMixin, Emitter):
     def check_loop(self) -> None:
         """Check that the bus is open in this process, on this loop.
 
-        Raises StateError outside of ``async with``, in a forked child, and on another loop or thread.
+        Raises StateError outside of ``async with``, in a forked child, and on another loop or
+        thread.
         """
         if self._group is None:
             raise _not_open_error()
         if asyncio._get_running_loop() is not self._loop:
-            raise forked_error("the bus") if self._pid != os.getpid() else other_loop_error("the bus")
+            raise (
+                forked_error("the bus") if self._pid != os.getpid() else other_loop_error("the bus")
+            )
 
     def adopt(self, thing: Any) -> None:
         """Remember an attached object, so that leaving the bus detaches it."""
@@ -331,7 +412,9 @@ class Bus(EventRoutingMixin, Emitter):
         self._objects.pop(thing, None)
 
     def claim_lease(self, queue: str, consumer: object) -> bool:
-        """Make ``consumer`` the one of this bus that uses its lease on a queue; False when another one does."""
+        """Make ``consumer`` the one of this bus that uses its lease on a queue; False when another
+        one does.
+        """
         return self._lease_users.setdefault(queue, consumer) is consumer
 
     def release_lease(self, queue: str, consumer: object) -> None:
@@ -340,7 +423,11 @@ class Bus(EventRoutingMixin, Emitter):
             del self._lease_users[queue]
 
     async def _connect(self) -> None:
-        servers = RedisServerLinks(redis_layout(self.options), self._on_connection_change, self.options.reply_timeout_ms / 1000)
+        servers = RedisServerLinks(
+            redis_layout(self.options),
+            self._on_connection_change,
+            self.options.reply_timeout_ms / 1000,
+        )
         try:
             self._servers = servers
             await servers.first_contact()
@@ -361,7 +448,9 @@ class Bus(EventRoutingMixin, Emitter):
         return self._links
 
     async def _leave_all(self) -> None:
-        """Detach in reverse order: a channel before its queues. A server that is gone must not keep the scope open."""
+        """Detach in reverse order: a channel before its queues. A server that is gone must not keep
+        the scope open.
+        """
         clock = asyncio.get_running_loop().time
         until = clock() + DETACH_ALL_TIMEOUT_S
         for thing in reversed(tuple(self._objects)):
@@ -405,8 +494,18 @@ class Bus(EventRoutingMixin, Emitter):
 
 def _no_redis() -> StateError:
     remedy = "Give the object to bus.federate(...), or name a Redis with Bus(url=…)"
-    return StateError(event="use", what="an object of this bus as it is", state="a bus without Redis, for federation only", remedy=remedy)
+    return StateError(
+        event="use",
+        what="an object of this bus as it is",
+        state="a bus without Redis, for federation only",
+        remedy=remedy,
+    )
 
 
 def _not_open_error() -> StateError:
-    return StateError(event="use", what="the bus", state="not open", remedy="Use it inside 'async with Bus(...) as bus:'")
+    return StateError(
+        event="use",
+        what="the bus",
+        state="not open",
+        remedy="Use it inside 'async with Bus(...) as bus:'",
+    )

@@ -1,6 +1,7 @@
-"""A channel: two peers that talk to each other through two queues, each at its own time (protocol chapter 3).
+"""A channel: two peers that talk to each other through two queues, each at its own time (protocol
+chapter 3).
 
-async with await bus.channel("chat").listen() as channel:        # the peer: bus.channel("chat").connect()
+async with await bus.channel("chat").listen() as channel:  # peer: connect()
     channel.send("hello")
     async for message in channel:
         print(message.text)
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 
 ConnectionState = Enum("ConnectionState", "AWAY JOINING CONNECTED LEAVING LEFT")
-"""Where one side is in its life. Over federation only: JOINING, a remote object is to connect; LEFT, it may still say that the channel has ended."""
+"""The states of one side of a channel. Over federation only: JOINING, a remote object is to
+connect; LEFT, it may still say that the channel has ended.
+"""
 
 
 class ChannelKeywords(TypedDict, total=False):
@@ -75,9 +78,19 @@ class _Connection:
 
 
 class BaseChannel(Emitter):
-    """What one side of a channel of this bus and of one of another (``federation/client/channel.py``) have in common: its roles and its life."""
+    """The part that one side of a local channel and of a federated one
+    (``federation/client/channel.py``) share: its roles and its life.
+    """
 
-    events: tuple[str, ...] = ("connect", "disconnect", "remote_connect", "remote_disconnect", "message", "end", "error")
+    events: tuple[str, ...] = (
+        "connect",
+        "disconnect",
+        "remote_connect",
+        "remote_disconnect",
+        "message",
+        "end",
+        "error",
+    )
 
     def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
         super().__init__(bus.spawn)
@@ -89,31 +102,39 @@ class BaseChannel(Emitter):
         """Calls made before it is connected."""
 
     def connect(self, **options: Unpack[ChannelKeywords]) -> Coroutine[Any, Any, Self]:
-        """Read what is sent to ``local`` and send to ``remote``. Returns the channel, for ``async with await channel.connect(...)``.
+        """Read what is sent to ``local`` and send to ``remote``. Returns the channel, for
+        ``async with await channel.connect(...)``.
 
         Options are those of Queue.attach, with npm's ttl of 30 s, and of Queue.consume. ``max``
         and ``index`` count frames: messages, and the words that a side has come or gone. After
         ``max`` frames reading ends; the channel stays connected. With ``remove=False`` the end of
         a channel is read again, too. Messages sent before this has ended are kept, in their order.
 
-        ``reliable=True`` keeps each message until it is acked; at the start everything up to the id ``last`` is acked, and the rest comes again.
-        One reader at a time may be reliable; with ``wait`` (default true) connecting waits for the other to end, else it raises QueueBusy.
+        ``reliable=True`` keeps each message until it is acked; at the start everything up to the id
+        ``last`` is acked, and the rest comes again. Only one reader at a time may be reliable; with
+        ``wait`` (default true) connecting waits for the other to end, else it raises QueueBusy.
         """
         checked = from_call(ChannelOptions, "connect", options)
         return self.early.begin(lambda: self._open(self.local, self.remote, checked))
 
     def listen(self, **options: Unpack[ChannelKeywords]) -> Coroutine[Any, Any, Self]:
-        """Connect with the roles swapped: a peer that made the same channel and connects is the other side. The object keeps its roles."""
+        """Connect with the roles swapped: a peer that made the same channel and connects is the
+        other side. The object keeps its roles.
+        """
         checked = from_call(ChannelOptions, "listen", options)
         return self.early.begin(lambda: self._open(self.remote, self.local, checked))
 
     async def disconnect(self) -> None:
-        """Send the peer a last frame and leave; the channel stays, with what is stored for us. No error when not connected."""
+        """Send the peer a last frame and leave; the channel stays, with what is stored for us. No
+        error when not connected.
+        """
         await self.early.let_begin()
         await self._leave(ChannelFrameKind.LEAVING)
 
     async def end(self) -> None:
-        """Leave and end the channel for the peer, too. Raises when the frame for the peer could not be sent; this side has left then, too."""
+        """Leave and end the channel for the peer, too. Raises when the frame for the peer could not
+        be sent; this side has left then, too.
+        """
         await self.early.let_begin()
         await self._leave(ChannelFrameKind.END)
 
@@ -122,14 +143,21 @@ class BaseChannel(Emitter):
     async def __aenter__(self) -> Self:
         return self if self.connected else await self.connect()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.disconnect()
 
     def __aiter__(self) -> ChannelMessages:
         return self.messages()
 
     def messages(self) -> ChannelMessages:
-        """The messages, as an iterator of its own; several share them, each message going to one."""
+        """The messages, as an iterator of its own; several share them, each message going to
+        one.
+        """
         return ChannelMessages(self)
 
     @property
@@ -140,7 +168,12 @@ class BaseChannel(Emitter):
     async def _open(self, local: str, remote: str, options: ChannelOptions) -> Self:
         async with self._lock:
             if self._state in (ConnectionState.CONNECTED, ConnectionState.LEAVING):
-                raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
+                raise StateError(
+                    event="connect",
+                    what=f"channel {self.name!r}",
+                    state="connected already",
+                    remedy="Disconnect it first",
+                )
             await self._join(local, remote, options)
             self._state = ConnectionState.CONNECTED
             self.bus.adopt(self)
@@ -153,28 +186,42 @@ class BaseChannel(Emitter):
 
     @property
     def _reader(self) -> Any:
-        """What has ``next`` messages. Raises StateError before the first connection."""
+        """Return the object whose ``next`` returns messages. Raises StateError before the first
+        connection.
+        """
         raise NotImplementedError
 
     async def _leave(self, word: ChannelFrameKind | None) -> None:
         raise NotImplementedError
 
     def _not_connected(self, what: str) -> StateError:
-        return StateError(event=what, what=f"channel {self.name!r}", state="not connected", remedy="Call connect() or listen() first")
+        return StateError(
+            event=what,
+            what=f"channel {self.name!r}",
+            state="not connected",
+            remedy="Call connect() or listen() first",
+        )
 
     def _not_reliable(self) -> StateError:
-        remedy = "Connect with reliable=True, or do not ack: the others are removed when they are taken"
-        return StateError(event="ack on", what=f"channel {self.name!r}", state="not reliable", remedy=remedy)
+        remedy = (
+            "Connect with reliable=True, or do not ack: the others are removed when they are taken"
+        )
+        return StateError(
+            event="ack on", what=f"channel {self.name!r}", state="not reliable", remedy=remedy
+        )
 
 
 class Channel(BaseChannel):
-    """One side of a channel. What is sent while the other side is disconnected stays in the queue for it, for the queue's ttl.
+    """A side of a channel. Messages for a side that is disconnected stay in its queue, for the ttl
+    of the queue.
 
-    Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect`` (``remote:connect``), ``remote_disconnect``
-    (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that is killed emits no disconnect.
+    Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect``
+    (``remote:connect``), ``remote_disconnect`` (``remote:disconnect``), ``message(message)``,
+    ``end``, ``error(error)``. A peer that is killed emits no disconnect.
 
-    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun; handlers are also called
-    for what an iteration takes. A message not taken holds up everything after it: a program that only sends adds a handler that does nothing.
+    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no
+    iteration has begun; handlers are also called for what an iteration takes. A message not taken
+    holds up everything after it: a program that only sends adds a handler that does nothing.
     """
 
     def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
@@ -187,10 +234,12 @@ class Channel(BaseChannel):
     def __repr__(self) -> str:
         return f"Channel({self.name!r}, {self.local!r}, {self.remote!r})"
 
-    # -- sending ----------------------------------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------
 
     def send(self, value: object) -> asyncio.Future[int]:
-        """Send to the peer; the result is the id, once stored. Values, order and errors as for Queue.push."""
+        """Send to the peer; the result is the id, once stored. Values, order and errors as for
+        Queue.push.
+        """
         frame = encode_frame(ChannelFrameKind.MESSAGE, encode_value(value))
         if self._connection is None or not self.connected:
             return self.early.add("send on", lambda: self._outgoing.push(frame))
@@ -203,7 +252,9 @@ class Channel(BaseChannel):
         return self._connection.outgoing
 
     async def send_to(self, endpoint: str, value: object) -> int:
-        """Send to the reader of the role ``endpoint``, connected now or later; the result is the id. Needs no connection."""
+        """Send to the reader of the role ``endpoint``, connected now or later; the result is the
+        id. Needs no connection.
+        """
         message = encode_frame(ChannelFrameKind.MESSAGE, encode_value(value))
         queue = Queue(self.bus, channel_queue(endpoint, self.name))
         await queue.attach(ttl_s=DEFAULT_QUEUE_TTL_S)
@@ -213,17 +264,22 @@ class Channel(BaseChannel):
             await queue.detach()
 
     async def ack(self, id: int) -> None:
-        """Acknowledge every message up to this id that a reliable connection has handed over: the present one, or the one that ended last."""
+        """Acknowledge every message up to this id that a reliable connection has handed over: the
+        present one, or the one that ended last.
+        """
         if self._connection is None:
             raise self._not_connected("ack on")
         if not self._connection.inbox.reliable:
             raise self._not_reliable()
         await self._connection.inbox.ack(id)
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
-        incoming, outgoing = Queue(self.bus, channel_queue(local, self.name)), Queue(self.bus, channel_queue(remote, self.name))
+        incoming, outgoing = (
+            Queue(self.bus, channel_queue(local, self.name)),
+            Queue(self.bus, channel_queue(remote, self.name)),
+        )
         incoming.room = self.room
         try:
             for queue in (incoming, outgoing):
@@ -235,7 +291,9 @@ class Channel(BaseChannel):
             with suppress(BusError):
                 try:
                     await incoming.detach()
-                finally:  # also when that is cancelled once more, as the call of a federated peer that has gone may be
+                # Also when that is cancelled once more, as the call of a federated peer that has
+                # gone may be
+                finally:
                     await outgoing.detach()
             raise
         self._connection = _Connection(incoming, outgoing, inbox)
@@ -250,18 +308,26 @@ class Channel(BaseChannel):
         try:
             await outgoing.push(encode_frame(ChannelFrameKind.HERE))
         except QueueFull as error:
-            self._report(error)  # the peer has much to read before it would learn of us; we read all the same
+            self._report(
+                error
+            )  # the peer has much to read before it would learn of us; we read all the same
 
     async def _leave(self, word: ChannelFrameKind | None) -> None:
-        """Disconnect, with a last word to the peer. What fails does not keep us from leaving."""
+        """Disconnect, with a last word to the peer. A failure does not keep this side from
+        leaving.
+        """
         failed: list[BusError] = []
         async with self._lock:
             if self._state is ConnectionState.AWAY or (connection := self._connection) is None:
                 return
-            was_leaving, self._state = self._state is ConnectionState.LEAVING, ConnectionState.LEAVING  # leaving already: cancelled on the way
+            was_leaving, self._state = (
+                self._state is ConnectionState.LEAVING,
+                ConnectionState.LEAVING,
+            )  # leaving already: cancelled on the way
             steps = [connection.incoming.detach, connection.outgoing.detach]
             if word is not None and not was_leaving:
-                # After reading has ended: the peer replies HERE, and that frame is for the next one to connect in this role.
+                # After reading has ended: the peer replies HERE, and that frame is for the next one
+                # to connect in this role.
                 steps.insert(1, lambda: _push_farewell(connection.outgoing, word))
             for step in steps:
                 try:
@@ -278,7 +344,9 @@ class Channel(BaseChannel):
             self._report(trouble)
 
     async def _send_control(self, kind: ChannelFrameKind) -> None:
-        """Send a control frame unless we are leaving; failing is an event, since no call waits for it."""
+        """Send a control frame unless we are leaving; failing is an event, since no call waits for
+        it.
+        """
         if self._connection is not None and self.connected:
             try:
                 await self._connection.outgoing.push(encode_frame(kind))
@@ -317,8 +385,10 @@ class ChannelMessages:
         return found
 
     async def take(self) -> tuple[Message, Callable[[], None]]:
-        """The next message, and what to call once it has arrived: for each message, in their order. What has not arrived when this side disconnects
-        goes back to its place. Raises StopAsyncIteration at the end."""
+        """The next message, and what to call once it has arrived: for each message, in their order.
+        Messages that have not arrived when this side disconnects go back to their places. Raises
+        StopAsyncIteration at the end.
+        """
         found: tuple[Message, Callable[[], None]] = await self._channel._reader.take()
         return found
 

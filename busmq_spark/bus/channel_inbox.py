@@ -1,10 +1,12 @@
-"""What comes in during one connection of a channel.
+"""Incoming messages of one connection of a channel.
 
 Rule 1. Frames are handled in order. A message that is not taken yet holds up the frames after it.
-Rule 2. A message is taken by an iteration once one has begun, else by handlers of ``message``. Messages not taken go back to the queue at the end.
+Rule 2. A message is taken by an iteration once one has begun, else by handlers of ``message``.
+        Messages not taken go back to the queue at the end.
 Rule 3. A control frame is acked as soon as every message before it is.
-Rule 4. A message that a federation server takes for a peer counts as taken once it has left for the peer; before that it goes back, too, with the
-        control frames after it. So nothing more is read from Redis, and the channel does not end, while one is under way.
+Rule 4. A message that a federation server takes for a peer counts as taken once it has left for the
+        peer; before that it goes back, too, with the control frames after it. So nothing more is
+        read from Redis, and the channel does not end, while one is under way.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import queue as flows
-from busmq_spark.core.channel_frames import ChannelAckTracker, ChannelFrameKind, carries_application_message, frame_body, frame_kind
+from busmq_spark.core.channel_frames import (
+    ChannelAckTracker,
+    ChannelFrameKind,
+    carries_application_message,
+    frame_body,
+    frame_kind,
+)
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, ProtocolError
 
@@ -31,7 +39,9 @@ log = logging.getLogger("busmq_spark")
 class ChannelInbox:
     """The reading side of a channel, from connect to disconnect; acks work also afterwards."""
 
-    def __init__(self, channel: Channel, queue: Queue, consumption: Consumption, *, reliable: bool) -> None:
+    def __init__(
+        self, channel: Channel, queue: Queue, consumption: Consumption, *, reliable: bool
+    ) -> None:
         self._channel, self._queue, self._consumption = channel, queue, consumption
         self.reliable = reliable
         self._ttl_s = queue.ttl_s
@@ -48,8 +58,11 @@ class ChannelInbox:
                 if self._consumption.head is None:
                     await self._wait_until_all_handed_over()
                 await self._consumption.wait_filled()
-                if await self._offer_messages() and (message := self._consumption.next_stored()) is not None:
-                    self._reacting = True  # what comes after it is handed out afterwards
+                if (
+                    await self._offer_messages()
+                    and (message := self._consumption.next_stored()) is not None
+                ):
+                    self._reacting = True  # later messages are handed out afterwards
                     await self._handle_control_frame(message)
                     self._reacting = False
         except StopAsyncIteration:
@@ -64,11 +77,15 @@ class ChannelInbox:
             self._offered.set()
 
     async def next(self) -> Message:
-        """The next message. Cancelling it loses none. Raises StopAsyncIteration when the connection has ended."""
+        """The next message. Cancelling it loses none. Raises StopAsyncIteration when the connection
+        has ended.
+        """
         return await self._wait_for_message(arrived=True)
 
     async def take(self) -> tuple[Message, Callable[[], None]]:
-        """The next message as of ``next``, and what to call once it has arrived: for each message, in their order."""
+        """The next message as of ``next``, and what to call once it has arrived: for each message,
+        in their order.
+        """
         message = await self._wait_for_message(arrived=False)
         return message, partial(self._on_handed_over, message.id)
 
@@ -81,7 +98,7 @@ class ChannelInbox:
         self._acks.ack(id)
         await self._send_due_acks()
 
-    # -- messages ---------------------------------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     async def _wait_for_message(self, *, arrived: bool) -> Message:
         self._iterated = True
@@ -136,7 +153,7 @@ class ChannelInbox:
         head = self._consumption.head
         return head is not None and not self._reacting and carries_application_message(head)
 
-    # -- control frames ---------------------------------------------------------------------------------------------------------------------
+    # -- control frames ----------------------------------------------------------------------------
 
     async def _handle_control_frame(self, message: Message) -> None:
         self._acks.on_handed_over(message.id, waits=False)
@@ -146,7 +163,9 @@ class ChannelInbox:
         except ProtocolError as error:
             self._channel._report(error)
         if kind is ChannelFrameKind.LEAVING:
-            await self._channel._send_control(ChannelFrameKind.HERE)  # the peer that connects next learns that this side is connected
+            await self._channel._send_control(
+                ChannelFrameKind.HERE
+            )  # the peer that connects next learns that this side is connected
         try:
             await self._send_due_acks()
         except BusError as error:
@@ -164,7 +183,7 @@ class ChannelInbox:
             self._channel._emit("remote_connect" if self._remote else "remote_disconnect")
 
     async def _send_due_acks(self) -> None:
-        """Tell Redis what may be acked; what fails is due again the next time."""
+        """Send due acks to Redis; a failed ack is due again the next time."""
         while self.reliable and (due := self._acks.id_to_ack):
             await self._queue.run(flows.ack(self._queue.keys, due, ttl_s=self._ttl_s))
             self._acks.on_acked(due)

@@ -1,11 +1,14 @@
 """Consuming a queue: in batches, woken by the queue's notification, nothing lost by stopping.
 
-Rule 1. Whatever was taken and not handed over stands in a record in Redis: ``toack`` when reliable, else a list of this consumer. A reply lost
-        with its link is found there by the next call; stopping returns the rest of the record to the head of the queue. So stopping waits for
-        a take under way: one that is executed after the return would strand what it took.
-Rule 2. The next batch is taken when the one before is handed over, so at most ``prefetch`` messages are ever in memory.
+Rule 1. Whatever was taken and not handed over stands in a record in Redis: ``toack`` when reliable,
+        else a list of this consumer. A reply lost with its link is found there by the next call;
+        stopping returns the rest of the record to the head of the queue. So stopping waits for a
+        take under way: one that is executed after the return would strand what it took.
+Rule 2. The next batch is taken when the one before is handed over, so at most ``prefetch`` messages
+        are ever in memory.
 Rule 3. A notification sets a flag; it is cleared before Redis is asked, so none is missed.
-Rule 4. While the server is unreachable the consumer waits, without limit; a reliable consumer sends its lease token with every take.
+Rule 4. While the server is unreachable the consumer waits, without limit; a reliable consumer sends
+        its lease token with every take.
 """
 
 from __future__ import annotations
@@ -64,7 +67,9 @@ class ConsumeKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """How to consume, in the words of the protocol (1.8); ``wait`` and ``prefetch`` are ours."""
+    """Options of a consumption, in the words of the protocol (1.8); ``wait`` and ``prefetch`` are
+    ours.
+    """
 
     max: int | None = None
     remove: bool = True
@@ -78,13 +83,30 @@ class ConsumeOptions:
         for name, least in (("index", 0), ("last", 0), ("prefetch", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
-                raise ConfigError(reason=f"{name} is {value!r}; expected a whole number of at least {least}")
+                raise ConfigError(
+                    reason=f"{name} is {value!r}; expected a whole number of at least {least}"
+                )
         if self.max is not None and not isinstance(self.max, int):
-            raise ConfigError(reason=f"max is {self.max!r}; expected a whole number; None or a negative one means no limit")
+            raise ConfigError(
+                reason=(
+                    f"max is {self.max!r}; expected a whole number; None or a negative one means no"
+                    " limit"
+                )
+            )
         if self.reliable and not self.remove:
-            raise ConfigError(reason="reliable=True with remove=False would ack nothing (protocol Q27); choose one of them")
+            raise ConfigError(
+                reason=(
+                    "reliable=True with remove=False would ack nothing (protocol Q27); choose one"
+                    " of them"
+                )
+            )
         if self.index and self.remove:
-            raise ConfigError(reason="index counts only with remove=False: a consumer that removes begins with the oldest message")
+            raise ConfigError(
+                reason=(
+                    "index counts only with remove=False: a consumer that removes begins with the"
+                    " oldest message"
+                )
+            )
         if self.last and not self.reliable:
             raise ConfigError(reason="last counts only with reliable=True")
 
@@ -103,7 +125,9 @@ class Consumption(BaseConsumption):
         self._pauses: Pauses | None = None  # while the server is unreachable
         self.under_way = 0
         """Messages that were handed over and have not arrived yet."""
-        self._ttl_s = 0  # the queue's, also once it is detached: an end that failed may be tried again
+        self._ttl_s = (
+            0  # the queue's, also once it is detached: an end that failed may be tried again
+        )
         self._noted: bytes | None = None  # the last notification
         self._empty = False  # nothing to take until the next notification
         self._out = False  # the record may hold something
@@ -127,12 +151,18 @@ class Consumption(BaseConsumption):
             yield batch
 
     def lease_lost(self) -> None:
-        """Another client has become the reliable consumer: this one was disconnected for longer than its lease."""
+        """Another client has become the reliable consumer: this one was disconnected for longer
+        than its lease.
+        """
         if self.follows is not None:
             self.follows.lease_lost()
         if self._token and self.running:
             remedy = "Consume again to wait for it"
-            self._failed = QueueBusy(queue=self._queue.name, found="is consumed reliably by another process now", remedy=remedy)
+            self._failed = QueueBusy(
+                queue=self._queue.name,
+                found="is consumed reliably by another process now",
+                remedy=remedy,
+            )
             self._start_stopping()
 
     @property
@@ -152,10 +182,11 @@ class Consumption(BaseConsumption):
         own = [self._record] if self._out and not self._token else []
         return own if self.follows is None else own + self.follows.keys_to_touch
 
-    # -- piece by piece: for a caller that looks at a message before taking it ----------------------------------------------------------------
+    # -- piece by piece: for a caller that looks at a message before taking it ---------------------
 
     async def begin(self) -> None:
-        """Begin now, not with the first message asked for: it has the lease, what was not acked is restored, notifications are received.
+        """Begin now, not with the first requested message: take the lease, restore messages without
+        an ack, and receive notifications.
 
         Returns early when it is stopped meanwhile.
         """
@@ -171,7 +202,9 @@ class Consumption(BaseConsumption):
             await self._check_not_retained()
         if self._token:
             await self._acquire_lease()
-            await self._run_with_retries(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
+            await self._run_with_retries(
+                lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True)
+            )
         if not self.is_stopping:
             await self._pubsub_connection.subscribe(queue.keys.available, self._on_notification)
         if not self.is_stopping:
@@ -197,8 +230,9 @@ class Consumption(BaseConsumption):
     def pop_head(self, *, arrived: bool = True) -> Message:
         """The head: it leaves the buffer, and does not go back to the queue any more.
 
-        Without ``arrived`` it does, and with it what is handed over after it, unless :meth:`on_handed_over` is called: once for each, in their order,
-        and before the next :meth:`wait_filled` without a ``head``.
+        Without ``arrived`` it does, and with it what is handed over after it, unless
+        :meth:`on_handed_over` is called: once for each, in their order, and before the next
+        :meth:`wait_filled` without a ``head``.
         """
         message = self._buffer.popleft()
         self._release_room(message)
@@ -216,10 +250,10 @@ class Consumption(BaseConsumption):
         self.under_way -= 1
         self._handed = id if self.under_way else self._passed
 
-    # -- taking -----------------------------------------------------------------------------------------------------------------------------
+    # -- taking ------------------------------------------------------------------------------------
 
     async def _begin_or_take_messages(self) -> None:
-        """One step towards the next message."""
+        """Do one step towards the next message."""
         if not self.running:
             await self.begin()
             return
@@ -241,7 +275,9 @@ class Consumption(BaseConsumption):
                 room.hold(size)
 
     async def _take_messages(self) -> None:
-        most = min(self.prefetch, CHUNK_MESSAGES, self.prefetch if self._left is None else self._left)
+        most = min(
+            self.prefetch, CHUNK_MESSAGES, self.prefetch if self._left is None else self._left
+        )
         queue, again = self._queue, self._doubt
         self._ttl_s = queue.ttl_s
         self._empty = False  # cancelled from here on, it looks again
@@ -261,7 +297,9 @@ class Consumption(BaseConsumption):
             return
         self._out = bool(batch) and self._options.remove
         # A batch that is found in the record does not say how much the queue holds.
-        self._empty = not batch or (not again and len(batch) < most and _batch_reached_queue_end(batch))
+        self._empty = not batch or (
+            not again and len(batch) < most and _batch_reached_queue_end(batch)
+        )
         if batch:
             if log.isEnabledFor(logging.DEBUG):
                 verb = "took" if self._options.remove else "read"
@@ -276,16 +314,26 @@ class Consumption(BaseConsumption):
     def _take_or_read_flow(self, most: int) -> Flow[list[Message] | None]:
         keys = self._queue.keys
         if self._options.remove:
-            return flows.take(keys, self._record, self._received, most=most, ttl_s=self._queue.ttl_s, token=self._token)
+            return flows.take(
+                keys,
+                self._record,
+                self._received,
+                most=most,
+                ttl_s=self._queue.ttl_s,
+                token=self._token,
+            )
         return flows.read_after(keys, self._received, self._options.index, most)
 
     async def _check_not_retained(self) -> None:
         if await self._run_with_retries(lambda: read_retention(self._queue.keys)):
-            remedy = "Read with a group (queue.group), or with remove=False; queue.retain() without limits ends it"
+            remedy = (
+                "Read with a group (queue.group), or with remove=False; queue.retain() without"
+                " limits ends it"
+            )
             found = "keeps what is acknowledged, which a consumer that removes would hand out again"
             raise QueueBusy(queue=self._queue.name, found=found, remedy=remedy)
 
-    # -- the lease --------------------------------------------------------------------------------------------------------------------------
+    # -- the lease ---------------------------------------------------------------------------------
 
     async def _acquire_lease(self) -> None:
         """Become the one reliable consumer of the queue. Returns without it when stopped."""
@@ -304,7 +352,9 @@ class Consumption(BaseConsumption):
                 continue  # replaced at once, also by those who do not wait
             if not self._options.wait:
                 remedy = "Stop that one, or consume with wait=True to take over when it ends"
-                raise QueueBusy(queue=queue.name, found="has a reliable consumer already", remedy=remedy)
+                raise QueueBusy(
+                    queue=queue.name, found="has a reliable consumer already", remedy=remedy
+                )
             await self._sleep_unless_woken(LEASE_POLL_S)
 
     async def _renew_lost_lease(self) -> None:
@@ -313,8 +363,10 @@ class Consumption(BaseConsumption):
             self.lease_lost()
 
     async def _request_lease(self, dead: str) -> str | None:
-        """Who has it now; None when stopped."""
-        found = await self._run_with_retries(lambda: reader_operations.lease([self._queue.keys], "", self._token, LEASE_MS, [dead]))
+        """The reply names the present holder; return None when stopped."""
+        found = await self._run_with_retries(
+            lambda: reader_operations.lease([self._queue.keys], "", self._token, LEASE_MS, [dead])
+        )
         return found[0] if found else None
 
     async def _release_lease(self) -> None:
@@ -324,10 +376,12 @@ class Consumption(BaseConsumption):
             try:
                 await queue.run(reader_operations.release(queue.keys, "", self._token))
             finally:
-                queue.bus.release_lease(queue.name, self)  # not before: another consumption of this bus shares the token
+                queue.bus.release_lease(
+                    queue.name, self
+                )  # not before: another consumption of this bus shares the token
         self._leasing = False
 
-    # -- ending -----------------------------------------------------------------------------------------------------------------------------
+    # -- ending ------------------------------------------------------------------------------------
 
     async def _release_resources(self) -> None:
         queue = self._queue
@@ -338,7 +392,9 @@ class Consumption(BaseConsumption):
             try:
                 await self._give_back_messages()
             except BaseException:
-                queue.bus.release_lease(queue.name, self)  # a later consumption of this bus need not wait: it restores what this one leaves
+                queue.bus.release_lease(
+                    queue.name, self
+                )  # a later consumption of this bus need not wait: it restores what this one leaves
                 raise
         self._out = False
         if self._leasing:
@@ -350,19 +406,25 @@ class Consumption(BaseConsumption):
         link = queue.bus.servers.takes[queue.server]
         while True:
             try:
-                await link.run(flows.give_back(queue.keys, self._record, self._handed, ttl_s=self._ttl_s, token=self._token))
+                await link.run(
+                    flows.give_back(
+                        queue.keys, self._record, self._handed, ttl_s=self._ttl_s, token=self._token
+                    )
+                )
                 return
             except LinkLost as error:
                 await asyncio.sleep(retry.pause_s(error, retry_time_s(link.endpoint, error)))
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _release_room(self, *messages: Message) -> None:
         if self._queue.room is not None:
             self._queue.room.release(sum(len(message.value) for message in messages))
 
     async def _run_with_retries(self, flow: Callable[[], Flow[T]]) -> T | None:
-        """Run a flow, again after every LinkLost; None when stopped meanwhile."""
+        """Run a flow, again after every LinkLost; return None when the consumption is stopped
+        meanwhile.
+        """
         while not self.is_stopping:
             try:
                 return await self._queue.run(flow())
@@ -380,11 +442,18 @@ class Consumption(BaseConsumption):
         return self._queue.bus.servers.pubsub[self._queue.server]
 
     def _on_notification(self, id: bytes | None) -> None:
-        """Look for messages, unless the notification is about the message received last, and the first about it.
+        """Look for messages, unless the notification is about the message received last, and the
+        first about it.
 
-        A second notification with the same id may be of another life of the queue. The very first notification always causes a look.
+        A second notification with the same id may be of another life of the queue. The very first
+        notification always causes a look.
         """
-        known = self._noted is not None and self._received and id == b"%d" % self._received and id != self._noted
+        known = (
+            self._noted is not None
+            and self._received
+            and id == b"%d" % self._received
+            and id != self._noted
+        )
         self._noted = id
         if not known:
             self._wake.set()

@@ -1,4 +1,6 @@
-"""For background loops that no caller awaits: an error reply of Redis must not end the bus, and no caller would catch it."""
+"""For background loops that no caller awaits: an error reply of Redis must not end the bus, and no
+caller would catch it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,12 @@ if TYPE_CHECKING:
     from busmq_spark.core.message import Message
 
 
-async def next_message_with_retries(consumption: Consumption, report: Callable[[BusError], None]) -> Message | None:
-    """The next message, None at the end. What Redis refuses (out of memory, say) is reported, and asked again after a pause."""
+async def next_message_with_retries(
+    consumption: Consumption, report: Callable[[BusError], None]
+) -> Message | None:
+    """The next message, None at the end. A refusal of Redis (out of memory, say) is reported, and
+    the call is repeated after a pause.
+    """
     pauses = Pauses(0.2, 5.0)
     while True:
         try:

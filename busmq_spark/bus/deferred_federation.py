@@ -1,5 +1,7 @@
-"""The links of a bus to buses elsewhere. Federation and mirrors stand on the bus; they are named here and imported at the first use, so that only who
-federates needs web sockets. No other file of the bus knows of them."""
+"""The links of a bus to buses elsewhere. Federation and mirrors stand on the bus; they are named
+here and imported at the first use, so that only who federates needs web sockets. No other file of
+the bus knows of them.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 
 
 class FederationLinks(Protocol):
-    """What federation makes for one bus."""
+    """The federation objects of one bus."""
 
     def start(self) -> None: ...
     async def close(self) -> None: ...
-    def federate(self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None) -> Any: ...
+    def federate(
+        self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None
+    ) -> Any: ...
 
 
 class MirrorHandle(Protocol):
@@ -37,12 +41,24 @@ class MirrorHandle(Protocol):
 
 def make_federation_links(bus: Bus) -> FederationLinks:
     """New links. Raises LocalToolMissing, which names the extra to install."""
-    clients: DeferredImport[Callable[[Bus], FederationLinks]]  # no constant: a bus in a function that Spark pickles would take federation along
-    clients = DeferredImport("federation.client.federation_clients", "FederationClients", needed_by="federation")
+    clients: DeferredImport[
+        Callable[[Bus], FederationLinks]
+    ]  # no constant: a bus in a function that Spark pickles would take federation along
+    clients = DeferredImport(
+        "federation.client.federation_clients", "FederationClients", needed_by="federation"
+    )
     return clients.get()(bus)
 
 
-def make_mirror(bus: Bus, origin: str | Sequence[str], queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> MirrorHandle:
+def make_mirror(
+    bus: Bus,
+    origin: str | Sequence[str],
+    queues: tuple[str, ...],
+    metrics: Metrics | None,
+    options: dict[str, Any],
+) -> MirrorHandle:
     """A mirror (mirror/bus_mirror.py), which stands on stores, as federation does."""
-    mirror: DeferredImport[Callable[..., MirrorHandle]] = DeferredImport("mirror.bus_mirror", "BusMirror")
+    mirror: DeferredImport[Callable[..., MirrorHandle]] = DeferredImport(
+        "mirror.bus_mirror", "BusMirror"
+    )
     return mirror.get()(bus, origin, queues, metrics, options)

@@ -1,7 +1,7 @@
 """Calls made while an object is being attached, connected or subscribed, as npm busmq allows them.
 
 Rule 1. They are made as soon as the object is open, in their order, before any later call.
-Rule 2. When the opening fails, or its coroutine is dropped, they fail with it.
+Rule 2. If the opening fails, or its coroutine is dropped, they fail with it.
 """
 
 from __future__ import annotations
@@ -66,11 +66,13 @@ class EarlyCalls:
             call, future, _ = self._calls.popleft()
             try:
                 _hand_on(call(), future)
-            except Exception as error:  # noqa: BLE001  the caller's, as without waiting
+            except Exception as error:  # noqa: BLE001  # the caller's, as without waiting
                 _fail(future, error)
 
     def fail(self, error: BaseException | None) -> None:
-        """Fail the calls, unless another opening goes on. None: the opening was never begun."""
+        """Fail the calls, unless another opening goes on. An ``error`` of None means that the
+        opening was never begun.
+        """
         while self._calls and not self.opening:
             _, future, event = self._calls.popleft()
             _fail(future, self._not_open(event) if error is None else error)

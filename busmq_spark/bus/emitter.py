@@ -21,13 +21,20 @@ log = logging.getLogger("busmq_spark")
 def not_picklable_error(thing: object) -> StateError:
     """Return the error of an object of a bus that is pickled or copied."""
     remedy = "Send its name, and make it anew on a bus of that process"
-    return StateError(event="pickle", what=repr(thing), state="bound to the connections of this process", remedy=remedy)
+    return StateError(
+        event="pickle",
+        what=repr(thing),
+        state="bound to the connections of this process",
+        remedy=remedy,
+    )
 
 
 class Emitter:
-    """Calls handlers in the order they were added. A handler may be a coroutine function; it then runs as a task of the bus.
+    """Calls handlers in the order they were added. A handler may be a coroutine function; it then
+    runs as a task of the bus.
 
-    Whatever a handler raises is logged with its traceback, and ends nothing: not the bus, not the call that emits, not the other handlers.
+    Whatever a handler raises is logged with its traceback, and ends nothing: not the bus, not the
+    call that emits, not the other handlers.
     """
 
     events: tuple[str, ...] = ()
@@ -41,7 +48,9 @@ class Emitter:
         raise not_picklable_error(self)
 
     def on(self, event: str, handler: Handler) -> Handler:
-        """Call ``handler`` at every ``event``. Raises ConfigError for an event that is never emitted."""
+        """Call ``handler`` at every ``event``. Raises ConfigError for an event that is never
+        emitted.
+        """
         return self._add_handler(event, handler, once=False)
 
     def once(self, event: str, handler: Handler) -> Handler:
@@ -50,13 +59,25 @@ class Emitter:
 
     def off(self, event: str, handler: Callable[..., Any]) -> None:
         """Forget a handler; no error when it was not there."""
-        self._handlers[event] = [entry for entry in self._handlers.get(event, []) if entry[0] != handler]
+        self._handlers[event] = [
+            entry for entry in self._handlers.get(event, []) if entry[0] != handler
+        ]
 
     def _add_handler(self, event: str, handler: Handler, *, once: bool) -> Handler:
         if inspect.isasyncgenfunction(handler):
-            raise ConfigError(reason=f"the handler of {event!r} is an asynchronous generator, which nobody iterates; expected a function")
+            raise ConfigError(
+                reason=(
+                    f"the handler of {event!r} is an asynchronous generator, which nobody iterates;"
+                    " expected a function"
+                )
+            )
         if event not in self.events:
-            raise ConfigError(reason=f"{type(self).__name__} emits no event {event!r}; known are: {', '.join(self.events)}")
+            raise ConfigError(
+                reason=(
+                    f"{type(self).__name__} emits no event {event!r}; known are:"
+                    f" {', '.join(self.events)}"
+                )
+            )
         self._handlers.setdefault(event, []).append((handler, once))
         return handler
 
@@ -74,7 +95,7 @@ class Emitter:
     def _call_handler(self, event: str, handler: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         try:
             return handler(*args)
-        except BaseException as error:  # noqa: BLE001  it is the code of others
+        except BaseException as error:  # noqa: BLE001  # it is the code of others
             self._log_handler_failure(event, error)
 
     async def _await_handler(self, event: str, outcome: Awaitable[Any]) -> None:
@@ -87,7 +108,13 @@ class Emitter:
             self._log_handler_failure(event, error)
 
     def _log_handler_failure(self, event: str, error: BaseException) -> None:
-        log.error("%s: a handler of %r failed: %s", self, event, error_text(error), exc_info=exc_info(error))
+        log.error(
+            "%s: a handler of %r failed: %s",
+            self,
+            event,
+            error_text(error),
+            exc_info=exc_info(error),
+        )
 
     def _take_handlers(self, event: str) -> Iterator[Callable[..., Any]]:
         """The handlers to call now; one added with ``once`` is removed before it is called."""

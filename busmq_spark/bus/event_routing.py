@@ -1,15 +1,19 @@
-"""Events, which go to every queue that is subscribed to their keys, and commands, which go to one queue with one group.
+"""Events, which go to every queue that is subscribed to their keys, and commands, which go to one
+queue with one group.
 
     async with Bus("redis://localhost") as bus:
         await bus.subscribe(["user.*"], into="emails")
-        receipt = await bus.publish(["user.signup"], {"user": 7})  # Receipt(id='…', destinations=('emails',))
+        receipt = await bus.publish(["user.signup"], {"user": 7})
+        print(receipt.destinations)  # ('emails',)
         await bus.send("invoices", {"order": 8})
 
-Rule 1. The table of subscriptions is at one server: with several, at the one that its key hashes to. Its version is asked for each event, so a
-        subscription counts for every event that is published after it.
-Rule 2. Nothing is pushed twice by one call. Where a server breaks off before its reply, the queue counts as missing, and the error says so.
-Rule 3. A queue that peers of a federation server alone have subscribed fails no call by being full or gone:
-        the receipt names it, and it counts for no ``require``.
+Rule 1. The table of subscriptions is at one server: with several, at the one that its key hashes
+        to. Its version is asked for each event, so a subscription counts for every event that is
+        published after it.
+Rule 2. Nothing is pushed twice by one call. If a server breaks off before its reply, the queue
+        counts as missing, and the error says so.
+Rule 3. A queue that peers of a federation server alone have subscribed fails no call by being full
+        or gone: the receipt names it, and it counts for no ``require``.
 """
 
 from __future__ import annotations
@@ -26,7 +30,13 @@ from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.event_patterns import check_key
 from busmq_spark.core.event_routing import EventPublishReceipt, EventRoutingTable, check_queue
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
-from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, QueueMissing, TooFewEventSubscribers
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    PublishIncomplete,
+    QueueMissing,
+    TooFewEventSubscribers,
+)
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
@@ -38,7 +48,7 @@ log = logging.getLogger("busmq_spark")
 
 
 class EventAttributes(TypedDict, total=False):
-    """What an event says besides its data; see Event."""
+    """The attributes of an event besides its data; see Event."""
 
     id: str
     source: str
@@ -51,7 +61,7 @@ class EventAttributes(TypedDict, total=False):
 
 
 class EventRoutingMixin:
-    """What a bus can do with events and commands."""
+    """Methods of a bus for events and commands."""
 
     options: BusOptions
     _subscribers: EventRoutingTable | None = None
@@ -61,25 +71,42 @@ class EventRoutingMixin:
         """The servers of the bus."""
         raise NotImplementedError
 
-    async def publish(self, keys: Sequence[str], data: object = None, *, require: int = 0, **about: Unpack[EventAttributes]) -> EventPublishReceipt:
-        """Push one event to each queue that is subscribed to one of ``keys``, such as ``["user.signup"]``. The receipt says to which.
+    async def publish(
+        self,
+        keys: Sequence[str],
+        data: object = None,
+        *,
+        require: int = 0,
+        **about: Unpack[EventAttributes],
+    ) -> EventPublishReceipt:
+        """Push one event to each queue that is subscribed to one of ``keys``, such as
+        ``["user.signup"]``. The receipt says to which.
 
-        ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are further attributes: by default its ``type``
-        is the first key (several are in the extension ``keys``), its ``id`` new, its ``time`` now. That no queue is subscribed is no error unless
-        ``require`` says how many must be: then TooFewEventSubscribers is raised, and nothing is pushed. Raises PublishIncomplete where a queue is
-        full or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key. A queue that is full
-        or gone and that peers of a federation server alone have subscribed is in ``missed`` of the receipt.
+        ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are
+        further attributes: by default its ``type`` is the first key (several are in the extension
+        ``keys``), its ``id`` new, its ``time`` now. No subscribed queue is no error unless
+        ``require`` gives a minimum: then TooFewEventSubscribers is raised, and nothing is pushed.
+        Raises PublishIncomplete where a queue is full or cannot be reached, LinkLost where the
+        table of subscriptions cannot be, ConfigError for what is no key. A queue that is full or
+        gone and that peers of a federation server alone have subscribed is in ``missed`` of the
+        receipt.
         """
         wanted = keys_of(keys)
         event = event_of(wanted, data, about)
         value = event.encode()
-        self._subscribers = found = await self._run_at_table(flows.read_subscribers(self._subscribers))
+        self._subscribers = found = await self._run_at_table(
+            flows.read_subscribers(self._subscribers)
+        )
         queues = found.owners_by_queue(wanted)
         if len(queues) < require:
             raise TooFewEventSubscribers(keys=", ".join(wanted), found=len(queues), wanted=require)
         outcomes = await asyncio.gather(
             *(
-                self._deliver(flows.deliver_to_peer if flows.is_of_peers(owners) else flows.deliver_event, queue, value)
+                self._deliver(
+                    flows.deliver_to_peer if flows.is_of_peers(owners) else flows.deliver_event,
+                    queue,
+                    value,
+                )
                 for queue, owners in queues.items()
             ),
             return_exceptions=True,
@@ -106,32 +133,39 @@ class EventRoutingMixin:
         try:
             await self._run_at_table(flows.end_rows_of_peers(table, queues, new_token()))
         except BusError as error:
-            log.debug("rows of queues that are no more stay in the table of subscriptions: %s", error)
+            log.debug(
+                "rows of queues that are no more stay in the table of subscriptions: %s", error
+            )
 
-    async def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> EventPublishReceipt:
-        """Push a command to a queue: an event (as for ``publish``; its ``type`` is the name of the queue) that is for one group.
+    async def send(
+        self, queue: str, data: object = None, **about: Unpack[EventAttributes]
+    ) -> EventPublishReceipt:
+        """Push a command to a queue: an event (as for ``publish``; its ``type`` is the name of the
+        queue) that is for one group.
 
-        From the first command on the queue takes one group, or Spark subscription, only. Raises QueueBusy where it has several, QueueFull, and
-        LinkLost: where the connection broke before the reply, it is unknown whether the command is stored.
+        From the first command on the queue takes one group, or Spark subscription, only. Raises
+        QueueBusy where it has several, QueueFull, and LinkLost: where the connection broke before
+        the reply, it is unknown whether the command is stored.
         """
         event = event_of([check_queue(queue)], data, about)
         await self._deliver(flows.send_command, queue, event.encode())
         return EventPublishReceipt(event.id, (queue,))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
-        """Subscribe the queue ``into``: it gets each event one of whose keys matches one of ``patterns``.
+        """Subscribe the queue ``into``: it gets each event one of whose keys matches one of
+        ``patterns``.
 
-        ``a.*`` matches a.b, ``a.#`` matches a, a.b and a.b.c. It holds until ``unsubscribe`` or ``forget``, also without a reader. Returns how
-        many of the patterns are new for the queue.
+        ``a.*`` matches a.b, ``a.#`` matches a, a.b and a.b.c. It holds until ``unsubscribe`` or
+        ``forget``, also without a reader. Returns how many of the patterns are new for the queue.
         """
         return await self._run_at_table(flows.subscribe(patterns, into, new_token()))
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> int:
-        """End these subscriptions; what is in the queue stays. Returns how many there were."""
+        """End these subscriptions; messages in the queue stay. Returns how many there were."""
         return await self._run_at_table(flows.unsubscribe(patterns, into, new_token()))
 
     async def forget(self, queue: str) -> int:
-        """End every subscription of a queue; what is in it stays. Returns how many there were."""
+        """End every subscription of a queue; its messages stay. Returns how many there were."""
         return await self._run_at_table(flows.forget_queue(queue, new_token()))
 
     async def subscriptions(self) -> list[tuple[str, str]]:
@@ -139,14 +173,18 @@ class EventRoutingMixin:
         return await self._run_at_table(flows.read_table())
 
     async def end_revoked_event_rows(self, may_keep: Callable[[str, str, str], bool]) -> int:
-        """End each row that a federation peer has made and may not keep: ``may_keep(owner, pattern, queue)``. How many there were."""
+        """End each row that a federation peer has made and may not keep:
+        ``may_keep(owner, pattern, queue)``. Return the number of removed rows.
+        """
         return await self._run_at_table(flows.end_revoked_rows(may_keep, new_token()))
 
     async def _run_at_table(self, flow: Flow[T]) -> T:
         links = self.servers.commands
         return await links[server_index(EVENT_SUBSCRIPTIONS_KEY, len(links))].run(flow)
 
-    async def _deliver(self, how: Callable[[QueueKeys, bytes, str], Flow[int]], queue: str, value: bytes) -> int:
+    async def _deliver(
+        self, how: Callable[[QueueKeys, bytes, str], Flow[int]], queue: str, value: bytes
+    ) -> int:
         keys = QueueKeys(queue, self.options.cluster)
         index = await self.servers.locate(keys.metadata)
         return await self.servers.commands[index].run(how(keys, value, new_token()))
@@ -155,20 +193,38 @@ class EventRoutingMixin:
 def keys_of(keys: Sequence[str]) -> list[str]:
     """The keys of an event. Raises ConfigError."""
     if isinstance(keys, str) or not keys:
-        raise ConfigError(reason=f"the keys are {keys!r}; expected a list of at least one, such as ['user.signup']")
+        raise ConfigError(
+            reason=(
+                f"the keys are {keys!r}; expected a list of at least one, such as ['user.signup']"
+            )
+        )
     return [check_key(key) for key in keys]
 
 
 def event_of(keys: Sequence[str], data: object, about: EventAttributes) -> Event:
-    """The event with these keys, or the command for the queue that is the only one. Raises ConfigError, MessageRefused."""
+    """The event with these keys, or the command for the queue that is the only one. Raises
+    ConfigError, MessageRefused.
+    """
     if isinstance(data, Event):
         if about:
-            raise ConfigError(reason=f"{next(iter(about))} is given beside a whole Event; make the event with it")
+            raise ConfigError(
+                reason=f"{next(iter(about))} is given beside a whole Event; make the event with it"
+            )
         return data
     if unknown := sorted(about.keys() - EventAttributes.__annotations__.keys()):
         known = ", ".join(EventAttributes.__annotations__)
-        raise ConfigError(reason=f"an event has no attribute {unknown[0]!r}; it has {known}, and what you name in extensions={{…}}")
+        raise ConfigError(
+            reason=(
+                f"an event has no attribute {unknown[0]!r}; it has {known}, and what you name in"
+                " extensions={…}"
+            )
+        )
     if len(keys) > 1:
         about = {**about, "extensions": {"keys": " ".join(keys), **about.get("extensions", {})}}
-    named = {"type": keys[0], "id": new_token(EVENT_ID_BITS), "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **about}
+    named = {
+        "type": keys[0],
+        "id": new_token(EVENT_ID_BITS),
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        **about,
+    }
     return make_event(data, **named)

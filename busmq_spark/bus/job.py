@@ -1,4 +1,4 @@
-"""One job: its fields, here and in Redis, and its outcomes.
+"""A job: its fields, here and in Redis, and its outcomes.
 
 job = jobs.new()
 job["inbound"] = "Hello"
@@ -24,7 +24,7 @@ MIN_FIELD_TTL_S = 0.001
 
 
 class Job(Mapping[str, Any]):
-    """A job of a queue. As a mapping: the fields that were assigned or loaded here."""
+    """A job of a queue. As a mapping it has the fields that were assigned or loaded here."""
 
     __hash__ = object.__hash__
     __eq__ = object.__eq__
@@ -57,7 +57,8 @@ class Job(Mapping[str, Any]):
         return len(self._values)
 
     def set(self, name: str, value: Any, *, ttl_s: float | None = None) -> None:
-        """Set a field, for the next save: bytes stay bytes, everything else is JSON. It lives for ``ttl_s`` after that, or for the queue's ttl.
+        """Set a field, for the next save: bytes stay bytes, everything else is JSON. It lives for
+        ``ttl_s`` after that, or for the queue's ttl.
 
         Raises ConfigError for a bad name or ttl, MessageRefused for what cannot be stored.
         """
@@ -74,29 +75,40 @@ class Job(Mapping[str, Any]):
         return bool(self._unsaved)
 
     def release(self, reason: str = "handed back", *, delay_s: float = 0) -> NoReturn:
-        """End the handler, and hand the job back: it may begin again in ``delay_s``, and this was no try.
+        """End the handler, and hand the job back: it may begin again in ``delay_s``, and this was
+        no try.
 
         Raises Release, which a handler lets pass; ConfigError.
         """
         raise Release(reason, delay_s=delay_s)
 
     async def save(self) -> bool:
-        """Store what was set since the last save; whether there was anything: if not, nothing is sent."""
+        """Store what was set since the last save; whether there was anything: if not, nothing is
+        sent.
+        """
         return await save_all([self])
 
     def unsaved_fields(self, ttl_s: int) -> dict[str, tuple[bytes, int]]:
-        """What was set since the last save, as it is stored, with its ttl in milliseconds: that of the queue, unless it has its own."""
+        """Return the fields that changed since the last save, encoded, with their ttl in
+        milliseconds: that of the queue, unless a field has its own.
+        """
         return {
-            name: (flows.encode_field(name, self._values[name]), round(1000 * (ttl_s if own_s is None else own_s)))
+            name: (
+                flows.encode_field(name, self._values[name]),
+                round(1000 * (ttl_s if own_s is None else own_s)),
+            )
             for name, own_s in self._unsaved.items()
         }
 
     async def load(self, *names: str, forget: Iterable[str] = ()) -> dict[str, Any]:
-        """Read fields, and delete those to be forgotten, in one step: of several calls that forget a field, one gets it. Missing is None.
+        """Read fields, and delete those to be forgotten, in one step: of several calls that forget
+        a field, one gets it. Missing is None.
 
         Raises MessageRefused for a field that is not one of ours.
         """
-        gone = [flows.check_field(name) for name in ((forget,) if isinstance(forget, str) else forget)]
+        gone = [
+            flows.check_field(name) for name in ((forget,) if isinstance(forget, str) else forget)
+        ]
         for name in names:
             flows.check_field(name)
         if not (names or gone):
@@ -105,32 +117,42 @@ class Job(Mapping[str, Any]):
         try:
             stored = await queue.run(flows.load_fields(self.in_redis, names, gone, token))
         except LinkLost:
-            stored = await queue.run(flows.load_fields(self.in_redis, names, gone, token, again=True))
+            stored = await queue.run(
+                flows.load_fields(self.in_redis, names, gone, token, again=True)
+            )
         else:
             if gone:
-                queue.begin(flows.forget_call(self.in_redis, gone, token))  # what is left of them otherwise goes by its ttl
-        found = {name: flows.decode_field(name, value) for name, value in zip(names, stored, strict=True)}
+                queue.begin(
+                    flows.forget_call(self.in_redis, gone, token)
+                )  # a field that is left goes by its ttl
+        found = {
+            name: flows.decode_field(name, value) for name, value in zip(names, stored, strict=True)
+        }
         self._values |= found
         for name in (*names, *gone):
             self._unsaved.pop(name, None)
         return found
 
     async def outcomes(self) -> dict[str, JobOutcome]:
-        """What there is: group → outcome."""
+        """Return the stored outcomes: group → outcome."""
         queue = await self.jobs.attached_queue()
         [found] = await queue.run(flows.read_outcomes([self.in_redis]))
         return {each.group: each for each in found if each.queue == queue.name}
 
-    async def wait(self, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, JobOutcome]:
-        """Wait for the outcomes of these groups, or have them if they are there, also in another process than the one that sent the job.
+    async def wait(
+        self, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True
+    ) -> dict[str, JobOutcome]:
+        """Wait for the outcomes of these groups, or have them if they are there, also in another
+        process than the one that sent the job.
 
-        Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobWaitTimeout; ConfigError for a group that is not there.
+        Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobWaitTimeout;
+        ConfigError for a group that is not there.
         """
         return await self.jobs.wait(self, groups, timeout_s=timeout_s, fail_fast=fail_fast)
 
 
 async def save_all(jobs: Iterable[Job]) -> bool:
-    """As ``Job.save`` of each, in few round trips for those of one queue."""
+    """Save several jobs, like ``Job.save``, in few round trips for the jobs of one queue."""
     changed: dict[Jobs, list[Job]] = {}
     for job in jobs:
         if job._unsaved:

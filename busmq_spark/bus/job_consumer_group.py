@@ -1,4 +1,4 @@
-"""How a worker works, and the group that it holds."""
+"""The options of a worker, and the group that it holds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WorkerKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker works. Raises ConfigError."""
+    """The options of a worker. Raises ConfigError."""
 
     group: str
     limit: int = 8
@@ -54,18 +54,25 @@ class WorkerOptions:
         self.group_options()
 
     def group_options(self) -> SharedGroupOptions:
-        """Those of its group."""
-        return SharedGroupOptions(lease_s=self.lease_s, tries=self.tries, limit=self.group_limit, dead=self.dead)
+        """Return the options of its group."""
+        return SharedGroupOptions(
+            lease_s=self.lease_s, tries=self.tries, limit=self.group_limit, dead=self.dead
+        )
 
 
 def check_limit(limit: object) -> None:
     """Raises ConfigError."""
     if type(limit) is not int or limit < 1:
-        raise ConfigError(reason=f"limit is {limit!r}; expected a whole number of at least 1: how many handlers run at once")
+        raise ConfigError(
+            reason=(
+                f"limit is {limit!r}; expected a whole number of at least 1: how many handlers run"
+                " at once"
+            )
+        )
 
 
 class JobConsumerGroup(SharedGroup):
-    """The group of a worker: what it gives up has an outcome, too."""
+    """The group of a worker: a message that it gives up has an outcome, too."""
 
     def __init__(self, queue: Queue, worker: Worker) -> None:
         start = "latest" if worker.options.start == "new" else worker.options.start
@@ -88,7 +95,9 @@ class JobConsumerGroup(SharedGroup):
 
     async def ack_settled(self, some: Sequence[LeasedMessage]) -> None:
         """Ack what has an outcome."""
-        await self._settle(sorted(some, key=itemgetter(0)), "ack")  # ids in a row are one lease, and one settlement
+        await self._settle(
+            sorted(some, key=itemgetter(0)), "ack"
+        )  # ids in a row are one lease, and one settlement
         if self._worker.options.group_limit:
             self.wake()
 
@@ -100,7 +109,9 @@ class JobConsumerGroup(SharedGroup):
         """Read again at once."""
         self._wake.set()
 
-    async def _settle(self, deliveries: Sequence[LeasedMessage], action: Action, ms: int = 0) -> list[LeasedMessage]:
+    async def _settle(
+        self, deliveries: Sequence[LeasedMessage], action: Action, ms: int = 0
+    ) -> list[LeasedMessage]:
         """A lease counts as late that begins in the millisecond of one that was released."""
         least = 1 if action == "release" else 0
         return await super()._settle(deliveries, action, max(ms, least))

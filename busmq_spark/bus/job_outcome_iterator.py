@@ -27,7 +27,8 @@ log = logging.getLogger("busmq_spark")
 
 
 class JobOutcomeIterator:
-    """Outcomes that are published on one channel, or on those of a pattern. Listens from ``async with``, or from the first step of the loop, on.
+    """Outcomes that are published on one channel, or on those of a pattern. Listens from
+    ``async with``, or from the first step of the loop, on.
 
     Outcomes are missed while the link is down, or when 10,000 wait here; the latter is logged.
     """
@@ -42,14 +43,23 @@ class JobOutcomeIterator:
     async def __aenter__(self) -> Self:
         if not self._begun:
             servers = self._bus.servers
-            self._connections = servers.pubsub if self._pattern else [servers.pubsub[await servers.locate(self._queue.keys.metadata)]]
+            self._connections = (
+                servers.pubsub
+                if self._pattern
+                else [servers.pubsub[await servers.locate(self._queue.keys.metadata)]]
+            )
             for each in self._connections:
                 await each.subscribe(self._channel, self._buffer_outcomes, pattern=self._pattern)
             self._begun = True
             self._bus.adopt(self)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.detach()
 
     async def detach(self) -> None:
@@ -82,12 +92,16 @@ class JobOutcomeIterator:
         for each in split_publication(payload):
             if self._waiting.put(each) and not self._warned:
                 self._warned = True
-                log.warning("%s", PubSubMessagesDropped(pubsub=self._channel, dropped=self._waiting.dropped))
+                log.warning(
+                    "%s", PubSubMessagesDropped(pubsub=self._channel, dropped=self._waiting.dropped)
+                )
         self._wake.set()
 
 
 async def read_stored_outcomes(bus: Bus, name: str, group: str) -> AsyncGenerator[JobOutcome, None]:
-    """Outcomes that were pushed to a queue, each at least once for an ordered group. A batch is acked when the loop asks for the next one."""
+    """Outcomes that were pushed to a queue, each at least once for an ordered group. A batch is
+    acked when the loop asks for the next one.
+    """
     async with bus.queue(name) as outcomes, outcomes.group(group) as reader:
         async for batch in reader.batches(MESSAGES_PER_READ):
             for message in batch:
@@ -101,7 +115,11 @@ async def read_stored_outcomes(bus: Bus, name: str, group: str) -> AsyncGenerato
 
 
 def check_pattern(name: object) -> str:
-    """The name of a queue, or a pattern of names with ``*``; every other character stands for itself. Raises ConfigError."""
+    """The name of a queue, or a pattern of names with ``*``; every other character stands for
+    itself. Raises ConfigError.
+    """
     if not (isinstance(name, str) and name):
-        raise ConfigError(reason=f"of is {name!r}; expected the name of a queue, or a pattern of names with '*'")
+        raise ConfigError(
+            reason=f"of is {name!r}; expected the name of a queue, or a pattern of names with '*'"
+        )
     return name

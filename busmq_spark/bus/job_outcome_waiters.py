@@ -1,7 +1,8 @@
-"""Waiting for outcomes of jobs: many waits, one subscription, and one task that reads what pub/sub may have lost.
+"""Waiting for outcomes of jobs: many waits, one subscription, and one task that reads what pub/sub
+may have lost.
 
 Rule 1. Subscribed first, then read, then waited for, then read again: no wake-up is lost.
-Rule 2. One script writes and publishes outcomes: a published one need not be read.
+Rule 2. A script writes and publishes outcomes in one step, so a published one need not be read.
 Rule 3. A wait may be for many jobs: they share its future and its timer.
 """
 
@@ -16,7 +17,14 @@ from typing import TYPE_CHECKING
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import JobOutcome
-from busmq_spark.errors import BusError, JobFailed, JobWaitTimeout, LinkLost, MessageRefused, StateError
+from busmq_spark.errors import (
+    BusError,
+    JobFailed,
+    JobWaitTimeout,
+    LinkLost,
+    MessageRefused,
+    StateError,
+)
 
 if TYPE_CHECKING:
     from busmq_spark.bus.job import Job
@@ -30,9 +38,13 @@ log = logging.getLogger("busmq_spark")
 
 
 class JobOutcomeWaiter:
-    """A wait for some groups of jobs, each of them once. For no group it ends when the jobs are sent."""
+    """A wait for some groups of jobs, each of them once. For no group it ends when the jobs are
+    sent.
+    """
 
-    def __init__(self, jobs: Sequence[Job], queue: str, groups: Collection[str], *, fail_fast: bool) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], queue: str, groups: Collection[str], *, fail_fast: bool
+    ) -> None:
         self.jobs, self._queue, self._fail_fast = jobs, queue, fail_fast
         self.groups = sorted(groups)
         self.open = {job.id for job in jobs}
@@ -45,8 +57,10 @@ class JobOutcomeWaiter:
         self.old = False
         """Whether it has lasted since the last look."""
         self.timeouts: _EqualTimeouts | None = None
-        """Where it waits for its end, if it has one."""
-        self._counts: dict[str, tuple[str, int]] = {}  # job → what counts: an outcome for this message of this life, or a later one
+        """The timeouts that the waiter belongs to, if it has one."""
+        self._counts: dict[
+            str, tuple[str, int]
+        ] = {}  # job → what counts: an outcome for this message of this life, or a later one
         self._early: list[JobOutcome] = []  # which may be of an earlier sending
         self._of_other_life: list[JobOutcome] = []
 
@@ -55,7 +69,9 @@ class JobOutcomeWaiter:
         self._counts = dict.fromkeys(self.open, ("", 0))
 
     def on_sent(self, first: int, count: int, life: str) -> None:
-        """The next ``count`` jobs were sent with messages from ``first`` on: outcomes of earlier ones do not count."""
+        """The next ``count`` jobs were sent with messages from ``first`` on: outcomes of earlier
+        ones do not count.
+        """
         at = len(self._counts)
         for message, job in enumerate(self.jobs[at : at + count], first):
             self._counts[job.id] = (life, message)
@@ -98,7 +114,9 @@ class JobOutcomeWaiter:
         return bool(self._of_other_life)
 
     def set_life(self, life: str) -> None:
-        """The life that the queue has now: where another program has made it anew, it had that one already when messages were sent to it."""
+        """The life that the queue has now: where another program has made it anew, it had that one
+        already when messages were sent to it.
+        """
         self._counts = {id: (its and life, message) for id, (its, message) in self._counts.items()}
         found, self._of_other_life = self._of_other_life, []
         for each in found:
@@ -126,7 +144,11 @@ class JobOutcomeWaiter:
     def outcomes(self) -> list[dict[str, JobOutcome]]:
         """Of each job, by group. Raises JobFailed."""
         if self.failed:
-            errors = {group: each.error for group, each in sorted(self.found[self.failed].items()) if not each.ok}
+            errors = {
+                group: each.error
+                for group, each in sorted(self.found[self.failed].items())
+                if not each.ok
+            }
             raise JobFailed(job=self.failed, queue=self._queue, errors=errors)
         if len(self.groups) == 1:
             return [self.found[job.id] for job in self.jobs]
@@ -135,11 +157,19 @@ class JobOutcomeWaiter:
     def timeout(self, timeout_s: float) -> JobWaitTimeout:
         """The error that says who has not finished."""
         late = [job.id for job in self.jobs if job.id in self.open]
-        return JobWaitTimeout(job=late[0], queue=self._queue, missing=self.missing(late[0]), timeout_s=timeout_s, jobs=late)
+        return JobWaitTimeout(
+            job=late[0],
+            queue=self._queue,
+            missing=self.missing(late[0]),
+            timeout_s=timeout_s,
+            jobs=late,
+        )
 
 
 class _EqualTimeouts:
-    """Waits that may last equally long, in the order of their ends. One timer for them: one for each would cost as much as sending a job."""
+    """Waits that may last equally long, in the order of their ends. One timer serves all waiters: a
+    timer for each would cost as much as sending a job.
+    """
 
     __slots__ = ("_loop", "_timer", "timeout_s", "waits")
 
@@ -191,23 +221,32 @@ class JobOutcomeWaiters:
         return self._reader is not None
 
     async def open(self) -> None:
-        """Returns when no outcome of a job that is sent from now on can be missed. Waits while Redis is unreachable."""
+        """Returns when no outcome of a job that is sent from now on can be missed. Waits while
+        Redis is unreachable.
+        """
         if self._reader is None:
             async with self._opening:
                 if self._reader is None:
                     await self._pubsub.subscribe(self._channel, self.on_publication)
-                    self._reader = self._queue.bus.spawn(self._read_missed_outcomes(), f"reading outcomes of {self._queue.name}")
+                    self._reader = self._queue.bus.spawn(
+                        self._read_missed_outcomes(), f"reading outcomes of {self._queue.name}"
+                    )
 
     def close(self) -> None:
-        """Those who wait get a StateError."""
+        """Waiters get a StateError."""
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
             self._pubsub.unsubscribe(self._channel, self.on_publication)
         for each in self._waits:
             if not each.result.done():
-                what, remedy = f"for a job of queue {self._queue.name!r}", "Wait inside the scope of the object for jobs"
-                each.result.set_exception(StateError(event="wait", what=what, state="detached", remedy=remedy))
+                what, remedy = (
+                    f"for a job of queue {self._queue.name!r}",
+                    "Wait inside the scope of the object for jobs",
+                )
+                each.result.set_exception(
+                    StateError(event="wait", what=what, state="detached", remedy=remedy)
+                )
 
     def add(self, wait: JobOutcomeWaiter) -> None:
         """From now on outcomes reach the wait."""
@@ -243,7 +282,7 @@ class JobOutcomeWaiters:
             self._pubsub.unsubscribe(channel, self.on_publication)
 
     def on_publication(self, payload: bytes | None) -> None:
-        """None: subscribed again, and what was published meanwhile is lost."""
+        """``payload`` is None after a new subscription: outcomes published before it are lost."""
         if payload is None:
             for each in self._waits:
                 each.old = True
@@ -279,7 +318,9 @@ class JobOutcomeWaiters:
             await wait_at_most(OUTCOME_POLL_S, self._look.wait)
             every = list(self._waits)
             try:
-                await self.read_outcomes([each for each in every if each.old and not each.result.done()])
+                await self.read_outcomes(
+                    [each for each in every if each.old and not each.result.done()]
+                )
             except LinkLost as error:
                 self._queue.not_touched(error)
             except BusError as error:

@@ -1,4 +1,6 @@
-"""The push of the messages of jobs. It notes for each chunk which jobs are sent, so that their callers can wait for outcomes."""
+"""The push of the messages of jobs. It notes for each chunk which jobs are sent, so that their
+callers can wait for outcomes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PendingJobsPush(PendingPush[bytes]):
-    """Messages of jobs; what goes wrong is the result of the wait."""
+    """Messages of jobs; an error is the result of the wait."""
 
     __slots__ = ("queue", "wait")
 
@@ -29,16 +31,22 @@ class PendingJobsPush(PendingPush[bytes]):
 
 
 class PendingJobBatchPush(PendingJobsPush):
-    """The same; what goes wrong says how many are sent."""
+    """Messages of jobs; an error says how many are sent."""
 
     __slots__ = ()
 
     def fail(self, error: BusError | None) -> None:
-        """Nothing more is sent; None cancels it."""
+        """Nothing more is sent; an ``error`` of None cancels it."""
         if error is not None:
             count, sent = len(self.values), len(self.ids)
             unknown = self.sent - sent if isinstance(error, LinkLost) else 0
-            found = JobsNotSent(queue=self.queue.name, sent=sent, unknown=unknown, left=count - sent - unknown, reason=str(error))
+            found = JobsNotSent(
+                queue=self.queue.name,
+                sent=sent,
+                unknown=unknown,
+                left=count - sent - unknown,
+                reason=str(error),
+            )
             found.__cause__ = error
             error = found
         super().fail(error)

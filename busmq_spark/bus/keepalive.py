@@ -1,4 +1,6 @@
-"""Keeps attached queues and persisted objects alive: many in one call, each every third of its ttl."""
+"""Keeps attached queues and persisted objects alive: many in one call, each every third of its
+ttl.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
 MIN_TOUCH_TIMEOUT_S = 1.0
 """Shortest time given to a server that should touch queues."""
 TOUCH_CHECK_INTERVAL_S = 0.25
-"""How often it looks who is due: a queue may live for as little as one second."""
+"""Seconds between two checks for due touches: a queue may live for as little as one second."""
 
 
 class TtlKeepAlive:
-    """One task per bus, and one per server while that is asked: a dead one delays no other.
+    """The bus has one task, and each server one while its touch is under way: a dead server delays
+    no other.
 
-    A server that does not answer is asked again at the next tick; meanwhile what it has lives for what is left of its ttl.
+    A server that does not answer is asked again at the next tick; meanwhile what it has lives for
+    what is left of its ttl.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -61,23 +65,36 @@ class TtlKeepAlive:
             await asyncio.sleep(TOUCH_CHECK_INTERVAL_S)
             now = _now()
             queues = [queue for queue, due in self._due.items() if due <= now]
-            for (server, leased), part in group_by(queues, lambda queue: (queue.server, queue.leased)).items():
+            for (server, leased), part in group_by(
+                queues, lambda queue: (queue.server, queue.leased)
+            ).items():
                 self._spawn_touch(("queues", server, leased), self._touch_queues, part)
             objects = [thing for thing, due in self._objects_due.items() if due <= now]
             for server, things in group_by(objects, lambda thing: thing.server).items():
                 self._spawn_touch(("objects", server, False), self._touch_objects, things)
 
-    def _spawn_touch(self, group: tuple[str, int, bool], work: Callable[..., Coroutine[Any, Any, None]], part: Sequence[Any]) -> None:
+    def _spawn_touch(
+        self,
+        group: tuple[str, int, bool],
+        work: Callable[..., Coroutine[Any, Any, None]],
+        part: Sequence[Any],
+    ) -> None:
         """Touch a group, unless its last touch is still under way."""
         if group not in self._under_way:
             self._under_way.add(group)
-            task = self._bus.spawn(work(group[1], part, group[2]), f"touching {group[0]} of server {group[1]}")
+            task = self._bus.spawn(
+                work(group[1], part, group[2]), f"touching {group[0]} of server {group[1]}"
+            )
             task.add_done_callback(lambda _: self._under_way.discard(group))
 
-    async def _touch_objects(self, server: int, things: Sequence[BasePersistedObject], _: bool) -> None:
+    async def _touch_objects(
+        self, server: int, things: Sequence[BasePersistedObject], _: bool
+    ) -> None:
         link = self._bus.servers.commands[server]
         try:
-            async with asyncio.timeout(max(MIN_TOUCH_TIMEOUT_S, min(thing.ttl_s for thing in things) / 3)):
+            async with asyncio.timeout(
+                max(MIN_TOUCH_TIMEOUT_S, min(thing.ttl_s for thing in things) / 3)
+            ):
                 found = await link.run(touch([(thing.key, thing.ttl_s) for thing in things]))
         except (BusError, TimeoutError) as error:
             unreachable = _unreachable(error, link)
@@ -93,10 +110,19 @@ class TtlKeepAlive:
         token = self._bus.token if leased else ""
         link = self._bus.servers.commands[server]
         try:
-            # Of a cluster one node may be away: queues at the others must not wait until it is back or the link gives up.
+            # Of a cluster one node may be away: queues at the others must not wait until it is back
+            # or the link gives up.
             async with asyncio.timeout(max(MIN_TOUCH_TIMEOUT_S, min(map(_interval_s, queues)))):
-                found = await link.run(keep_alive([queue.keys for queue in queues], "", token, LEASE_MS))
-                await link.execute([command("EXPIRE", record, queue.ttl_s) for queue in queues for record in queue.keys_to_touch])
+                found = await link.run(
+                    keep_alive([queue.keys for queue in queues], "", token, LEASE_MS)
+                )
+                await link.execute(
+                    [
+                        command("EXPIRE", record, queue.ttl_s)
+                        for queue in queues
+                        for record in queue.keys_to_touch
+                    ]
+                )
         except (BusError, TimeoutError) as error:
             unreachable = _unreachable(error, link)
             for queue in queues:
@@ -109,7 +135,9 @@ class TtlKeepAlive:
         await self.announce([queue for queue in queues if queue.discoverable])
 
     async def announce(self, queues: Sequence[Queue]) -> None:
-        """Announce these queues to federating buses (protocol 1.11); a notification that is lost is followed by the next."""
+        """Announce these queues to federating buses (protocol 1.11); a notification that is lost is
+        followed by the next.
+        """
         servers = self._bus.servers
         if queues and servers.ready[0]:
             try:
@@ -121,7 +149,11 @@ class TtlKeepAlive:
 
 def _announcement(queue: Queue) -> RedisCall:
     """The notification of one queue."""
-    text = json.dumps({"event": "queue", "key": queue.keys.metadata, "ttl": queue.ttl_s}, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(
+        {"event": "queue", "key": queue.keys.metadata, "ttl": queue.ttl_s},
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
     return command("PUBLISH", pubsub_channel(ANNOUNCEMENT_CHANNEL), text)
 
 
@@ -130,7 +162,9 @@ def _now() -> float:
 
 
 def _next_touch_time(interval_s: float) -> float:
-    """When to touch what was touched just now: it is seen with the next tick, which shall not be later than the interval ends."""
+    """Return the time of the next touch of an object that was touched just now. The tick after that
+    time does it, and no later than the interval ends.
+    """
     return _now() + max(0.0, interval_s - TOUCH_CHECK_INTERVAL_S)
 
 
@@ -140,4 +174,8 @@ def _interval_s(queue: Queue) -> float:
 
 
 def _unreachable(error: Exception, link: AnyAsyncLink) -> BusError:
-    return error if isinstance(error, BusError) else LinkLost(url=link.endpoint.masked_url, reason="no answer in good time")
+    return (
+        error
+        if isinstance(error, BusError)
+        else LinkLost(url=link.endpoint.masked_url, reason="no answer in good time")
+    )

@@ -3,9 +3,10 @@
 async with bus.queue("mail") as mail, mail.group("send", shared=True, tries=5) as group:
     await group.each(send_mail)
 
-Rule 1. A message is acknowledged when the handler has returned. What it raises is a try of the message,
-        which comes again, until its tries are used up: then it is a dead letter with the reason.
-Rule 2. Leases are extended while handlers run. Those of a process that dies end by themselves.
+Rule 1. A message is acknowledged when the handler has returned. An exception of the handler is a
+        try of the message, which comes again, until its tries are used up: then it is a dead letter
+        with the reason.
+Rule 2. Leases are extended while handlers run. Leases of a process that dies end by themselves.
 """
 
 from __future__ import annotations
@@ -30,13 +31,22 @@ log = logging.getLogger("busmq_spark")
 
 
 class MessageHandling:
-    """One call of ``group.each``."""
+    """A call of ``group.each``."""
 
-    def __init__(self, group: SharedGroup, handler: MessageHandler, at_once: int, delay_s: float) -> None:
+    def __init__(
+        self, group: SharedGroup, handler: MessageHandler, at_once: int, delay_s: float
+    ) -> None:
         if not callable(handler):
-            raise ConfigError(reason=f"the handler is {handler!r}; expected a function of one argument, the message")
-        if not isinstance(at_once, int) or not 1 <= at_once <= 1000:  # type: ignore[redundant-expr]  # what users give
-            raise ConfigError(reason=f"at_once is {at_once!r}; expected a whole number from 1 to 1000")
+            raise ConfigError(
+                reason=(
+                    f"the handler is {handler!r}; expected a function of one argument, the message"
+                )
+            )
+        # What users give
+        if not isinstance(at_once, int) or not 1 <= at_once <= 1000:  # type: ignore[redundant-expr]
+            raise ConfigError(
+                reason=f"at_once is {at_once!r}; expected a whole number from 1 to 1000"
+            )
         self._group, self._handler, self._at_once, self._delay_s = group, handler, at_once, delay_s
         self._threads = ThreadPoolExecutor(at_once, "busmq-each")
         self._running: dict[asyncio.Task[None], LeasedMessage] = {}
@@ -80,7 +90,11 @@ class MessageHandling:
             if isinstance(error, asyncio.CancelledError) and self._is_ending():
                 raise  # else the handler cancelled itself
             names = (self._group.queue.name, self._group.name, message.id, message.tries)
-            log.warning("queue %r, group %r: the handler of message %d failed in try %d", *names, exc_info=exc_info(error))
+            log.warning(
+                "queue %r, group %r: the handler of message %d failed in try %d",
+                *names,
+                exc_info=exc_info(error),
+            )
             await self._group.retry(message, delay_s=self._delay_s, error=error)
         else:
             await self._group.ack(message)
@@ -92,7 +106,9 @@ class MessageHandling:
         if inspect.iscoroutinefunction(self._handler):
             await self._handler(message)
             return
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._handler, message
+        )
         if inspect.isawaitable(found):
             await found
 
@@ -103,4 +119,6 @@ class MessageHandling:
                 try:
                     await self._group.extend([*self._running.values()], lease_s=self._group.lease_s)
                 except BusError as error:
-                    log.warning("leases of group %r are not extended for now: %s", self._group.name, error)
+                    log.warning(
+                        "leases of group %r are not extended for now: %s", self._group.name, error
+                    )

@@ -1,10 +1,15 @@
-"""An ordered group: one holder at a time reads a queue in order and acks cumulatively; the others stand by.
+"""An ordered group: one holder at a time reads a queue in order and acks cumulatively; the others
+stand by.
 
-It is the subscription that a Spark query names: a query and a program in one group exclude each other, and each goes on where the other stopped.
+It is the subscription that a Spark query names: a query and a program in one group exclude each
+other, and each goes on where the other stopped.
 
-Rule 1. Nothing is handed out or acked by a holder that has not renewed its lease within the lease's time: it asks for the lease again first.
-Rule 2. What was handed out and not acked comes again when the group has been another's, was moved, or is entered again.
-Rule 3. With every read the last message that was handed out is compared with what Redis has now: a Redis that lost its tail is noticed.
+Rule 1. Nothing is handed out or acked by a holder that has not renewed its lease within the lease's
+        time: it asks for the lease again first.
+Rule 2. Messages that were handed out and not acked come again when another holder has had the
+        group, after a seek, or when the group is entered again.
+Rule 3. With every read the last message that was handed out is compared with what Redis has now: a
+        Redis that lost its tail is noticed.
 """
 
 from __future__ import annotations
@@ -22,24 +27,41 @@ from busmq_spark.core import queue as queue_flows
 from busmq_spark.core import reader_operations, reader_subscriptions
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.retry import Pauses
-from busmq_spark.errors import BusError, IdsReissued, QueueBusy, QueueExpired, QueueRecreated, RedisRolledBack, StateError
+from busmq_spark.errors import (
+    BusError,
+    IdsReissued,
+    QueueBusy,
+    QueueExpired,
+    QueueRecreated,
+    RedisRolledBack,
+    StateError,
+)
 from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
-_ERROR_OF_ACK_STATUS = {"missing": QueueExpired, "recreated": QueueRecreated, "older": RedisRolledBack, "reissued": IdsReissued}
+_ERROR_OF_ACK_STATUS = {
+    "missing": QueueExpired,
+    "recreated": QueueRecreated,
+    "older": RedisRolledBack,
+    "reissued": IdsReissued,
+}
 log = logging.getLogger("busmq_spark")
 
 
 class OrderedGroup(BaseGroup):
-    """``async with queue.group("billing") as group: async for batch in group.batches(): …; await group.ack(batch)``."""
+    """A holder of an ordered group.
+
+    ``async with queue.group("billing") as group: async for batch in group.batches(): …``, then
+    ``await group.ack(batch)``.
+    """
 
     def __init__(self, queue: Queue, name: str, start: str | int) -> None:
         super().__init__(queue, name, start)
         self._token = my_token()
         self._renewed = float("-inf")
-        """When the lease was renewed last, by the monotonic clock."""
+        """The time of the last renewal of the lease, by the monotonic clock."""
         self._renewing: asyncio.Task[None] | None = None
         self._position = self._acked = 0
         self._marks: dict[int, str] = {}
@@ -51,10 +73,11 @@ class OrderedGroup(BaseGroup):
         return time.monotonic() - self._renewed < LEASE_MS / 1000
 
     async def batches(self, most: int = CHUNK_MESSAGES) -> AsyncIterator[list[Message]]:
-        """What is not acked yet, oldest first, in lists of up to ``most`` (1,000 at most). Waits while another has the group, and for messages.
+        """Return the messages without an ack, oldest first, in lists of up to ``most`` (1,000 at
+        most). Waits while another has the group, and for messages.
 
-        Ends at ``stop()``. Reading goes on after what was handed out. Raises DataLoss where that is not in the queue any more: enter the group
-        again to begin at what is acked.
+        Ends at ``stop()``. Reading goes on after what was handed out. Raises DataLoss where that is
+        not in the queue any more: enter the group again to begin at what is acked.
         """
         check_batch_size(most)
         self._need_entered("read")
@@ -67,49 +90,87 @@ class OrderedGroup(BaseGroup):
                 await self._sleep_unless_woken(GROUP_POLL_S if self.holds else LEASE_POLL_S)
 
     async def ack(self, up_to: Message | int | Sequence[Message]) -> None:
-        """Acknowledge every message up to this one, or the last of these; again, or an older one, changes nothing.
+        """Acknowledge every message up to this one, or the last of these; again, or an older one,
+        changes nothing.
 
-        Raises QueueBusy when another has the group by now, and DataLoss where these messages are not in the queue any more.
+        Raises QueueBusy when another has the group by now, and DataLoss where these messages are
+        not in the queue any more.
         """
-        last = up_to if isinstance(up_to, int) else up_to.id if isinstance(up_to, Message) else max((each.id for each in up_to), default=0)
+        last = (
+            up_to
+            if isinstance(up_to, int)
+            else (
+                up_to.id
+                if isinstance(up_to, Message)
+                else max((each.id for each in up_to), default=0)
+            )
+        )
         queue_flows.check_id(last)
         self._need_entered("ack in")
         if last > self._position:
             behind = f"behind {self._position}, the last that was handed out"
-            raise StateError(event="ack", what=f"id {last}", state=behind, remedy="Ack what was read")
+            raise StateError(
+                event="ack", what=f"id {last}", state=behind, remedy="Ack what was read"
+            )
         async with self._lock:
             await self._run_with_retries(lambda again: self._ack_while_leased(last, again=again))
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     async def _ack_while_leased(self, last: int, *, again: bool) -> None:
         """Ack. ``again``: an ack may have been executed before, whose reply was lost.
 
         Another holder may have had the group since.
         """
-        if again and (await self._run(reader_operations.last_acked_by(self.queue.keys, self.name, self._token))) >= last:
+        if (
+            again
+            and (
+                await self._run(
+                    reader_operations.last_acked_by(self.queue.keys, self.name, self._token)
+                )
+            )
+            >= last
+        ):
             self._on_acked(last)
             return
         if not await self._acquire_or_keep_lease():
-            remedy = "Read on with batches(), which waits for it, and hands out again what is not acked"
-            raise QueueBusy(queue=self.queue.name, found=f"is read by another as group {self.name!r}", remedy=remedy)
+            remedy = (
+                "Read on with batches(), which waits for it, and hands out again what is not acked"
+            )
+            raise QueueBusy(
+                queue=self.queue.name,
+                found=f"is read by another as group {self.name!r}",
+                remedy=remedy,
+            )
         if last > self._position or (again and last <= self._acked):
-            raise QueueBusy(queue=self.queue.name, found=f"was read by another as group {self.name!r}", remedy="Read on with batches()")
-        ack = reader_operations.CumulativeAckRequest(self.queue.keys, last, self._born, self._marks.get(last, ""))
+            raise QueueBusy(
+                queue=self.queue.name,
+                found=f"was read by another as group {self.name!r}",
+                remedy="Read on with batches()",
+            )
+        ack = reader_operations.CumulativeAckRequest(
+            self.queue.keys, last, self._born, self._marks.get(last, "")
+        )
         [found] = await self._run(reader_operations.ack_to([ack], self.name, self._token))
         if found.status != "ok":
             raise _ERROR_OF_ACK_STATUS[found.status](
-                queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing"
+                queue=self.queue.name,
+                expected=f"id {last} of life {self._born}",
+                found=found.detail or "nothing",
             )
         self._on_acked(last)
 
     def _on_acked(self, last: int) -> None:
         self._acked = max(self._acked, last)
         log.debug("queue %r, group %r: acked up to id %d", *self._log_names, last)
-        self._marks = {id: mark for id, mark in self._marks.items() if id > last or id == self._position}
+        self._marks = {
+            id: mark for id, mark in self._marks.items() if id > last or id == self._position
+        }
 
     async def _register(self) -> None:
-        acked = await self.queue.run(reader_subscriptions.register(self.queue.keys, self.name, self._start, is_dead))
+        acked = await self.queue.run(
+            reader_subscriptions.register(self.queue.keys, self.name, self._start, is_dead)
+        )
         self._start = "earliest"  # in a later life of the queue
         [found] = await self.queue.run(reader_operations.states([(self.queue.keys, -1)]))
         if acked != self._acked or found.born != self._born:
@@ -117,34 +178,49 @@ class OrderedGroup(BaseGroup):
         self._acked, self._born = acked, found.born
 
     async def _acquire_or_keep_lease(self) -> bool:
-        """Whether the group is ours now. Where it was another's, or was moved, reading begins at what is acked."""
+        """Whether the group is ours now. If another holder had it, or the group was moved, reading
+        begins at the acked position.
+        """
         if self.holds:
             return True
         keys, began = self.queue.keys, time.monotonic()
-        [holder] = await self._run(reader_operations.lease([keys], self.name, self._token, LEASE_MS, [""]))
+        [holder] = await self._run(
+            reader_operations.lease([keys], self.name, self._token, LEASE_MS, [""])
+        )
         if holder != self._token:
-            self._acked = -1  # whatever it has acked, what was handed out here and is not acked comes again
+            self._acked = (
+                -1
+            )  # messages that were handed out here and not acked come again, whatever it has acked
             if is_dead(holder):
-                [holder] = await self._run(reader_operations.lease([keys], self.name, self._token, LEASE_MS, [holder]))
+                [holder] = await self._run(
+                    reader_operations.lease([keys], self.name, self._token, LEASE_MS, [holder])
+                )
         if holder != self._token:
             return False
         await self._register()
         self._renewed = began
         if self._renewing is None:
-            self._renewing = self.queue.bus.spawn(self._renew_lease_regularly(), f"renewing group {self.name} of {self.queue.name}")
+            self._renewing = self.queue.bus.spawn(
+                self._renew_lease_regularly(), f"renewing group {self.name} of {self.queue.name}"
+            )
         return self.holds
 
     async def _read_next_batch(self, most: int) -> list[Message]:
-        """What is to be handed out next: empty while another has the group, too."""
+        """Return the next messages to hand out: empty while another has the group, too."""
         async with self._lock:
             if not self._running:
                 return []
             self.queue._need_attached(f"read as group {self.name!r} from")
             if not await self._acquire_or_keep_lease():
                 return []
-            found = await self._run(queue_flows.read_following(self.queue.keys, self._position, most))
+            found = await self._run(
+                queue_flows.read_following(self.queue.keys, self._position, most)
+            )
             if found.born != self._born:
-                log.warning("queue %r was made anew; group %r begins at its oldest message", *self._log_names)
+                log.warning(
+                    "queue %r was made anew; group %r begins at its oldest message",
+                    *self._log_names,
+                )
                 self._acked = -1
                 await self._register()
                 return []
@@ -153,16 +229,22 @@ class OrderedGroup(BaseGroup):
                 return []
             if found.messages:
                 self._position = found.messages[-1].id
-                self._marks[self._position] = reader_operations.fingerprint(found.messages[-1].value)
+                self._marks[self._position] = reader_operations.fingerprint(
+                    found.messages[-1].value
+                )
             return found.messages
 
     def _check_position_is_intact(self, found: queue_flows.ReadAfterResult) -> None:
         mark = self._marks.get(self._position, "")
         expected = f"id {self._position} that was handed out"
         if found.last_id < self._position:
-            raise RedisRolledBack(queue=self.queue.name, expected=expected, found=f"last id {found.last_id}")
+            raise RedisRolledBack(
+                queue=self.queue.name, expected=expected, found=f"last id {found.last_id}"
+            )
         if mark and found.mark and mark != found.mark:
-            raise IdsReissued(queue=self.queue.name, expected=f"{expected}, fingerprint {mark}", found=found.mark)
+            raise IdsReissued(
+                queue=self.queue.name, expected=f"{expected}, fingerprint {mark}", found=found.mark
+            )
 
     async def _renew_lease_regularly(self) -> None:
         while True:
@@ -170,10 +252,15 @@ class OrderedGroup(BaseGroup):
             if self.holds:
                 began = time.monotonic()
                 with suppress(BusError):  # the next time, or else the lease ends
-                    [alive] = await self.queue.run(reader_operations.keep_alive([self.queue.keys], self.name, self._token, LEASE_MS))
+                    [alive] = await self.queue.run(
+                        reader_operations.keep_alive(
+                            [self.queue.keys], self.name, self._token, LEASE_MS
+                        )
+                    )
                     self._renewed = began if alive > 0 else float("-inf")
 
-    async def _give_back_held(self, error: Exception | None) -> None:  # noqa: ARG002  of the other kind
+    # Of the other kind
+    async def _give_back_held(self, error: Exception | None) -> None:  # noqa: ARG002
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None

@@ -1,9 +1,11 @@
-"""One partition in the hands of one member of a group: the ordered group of its queue, which the member reads from and gives up again.
+"""A partition in the hands of a member of a group: the ordered group of its queue, which the member
+reads from and gives up again.
 
-Rule 1. The owner of the partition is the holder of the lease of that ordered group. A partition that is handed over renews its lease no more: it
-        waits until what it has handed out is acked, or until the lease has ended, whichever comes first.
-Rule 2. A turn ends when another member had the partition, or its position was moved. Reading then begins after the last ack, and batches of the old
-        turn cannot be acked.
+Rule 1. The owner of the partition is the holder of the lease of that ordered group. A partition
+        that is handed over renews its lease no more: it waits until what it has handed out is
+        acked, or until the lease has ended, whichever comes first.
+Rule 2. A turn ends when another member had the partition, or its position was moved. Reading then
+        begins after the last ack, and batches of the old turn cannot be acked.
 """
 
 from __future__ import annotations
@@ -64,9 +66,13 @@ class OwnedPartition(OrderedGroup):
         self._unacked = 0
         """The last message that was handed out in this turn, 0 once it is acked."""
         self._assigned: int | None = None
-        """The turn of which the member was told; None when it was told of none, or that it ended."""
+        """The turn of which the member was told; the partition in the last ``assigned`` event; None
+        after its end.
+        """
         self._taken, self._settled = asyncio.Event(), asyncio.Event()
-        self._task = member.bus.spawn(self._run_until_left(), f"reading {queue.name} for a member of group {member.name}")
+        self._task = member.bus.spawn(
+            self._run_until_left(), f"reading {queue.name} for a member of group {member.name}"
+        )
 
     @property
     def is_ours(self) -> bool:
@@ -94,7 +100,9 @@ class OwnedPartition(OrderedGroup):
         return True
 
     async def ack_batch(self, batch: OwnedPartitionMessages) -> None:
-        """Acknowledge a batch, and those before it. Raises QueueBusy where the partition was another's since it was handed out."""
+        """Acknowledge a batch, and those before it. Raises QueueBusy where the partition was
+        another's since it was handed out.
+        """
         if batch.turn != self.turn or not self._running:
             raise self.moved_away()
         await self.ack(batch[-1].id)
@@ -104,11 +112,14 @@ class OwnedPartition(OrderedGroup):
 
     def moved_away(self) -> QueueBusy:
         """The error of an ack that comes too late."""
-        found = f"was given to another member of group {self.name!r}, which gets these messages again"
+        found = (
+            f"was given to another member of group {self.name!r}, which gets these messages again"
+        )
         return QueueBusy(queue=self.queue.name, found=found, remedy="Go on with member.batches()")
 
     async def give_up(self) -> None:
-        """Stop reading; wait until what was handed out is acked, the lease has ended or ``stop_waiting_for_acks`` was called.
+        """Stop reading; wait until what was handed out is acked, the lease has ended or
+        ``stop_waiting_for_acks`` was called.
 
         Then release the lease.
         """
@@ -122,14 +133,16 @@ class OwnedPartition(OrderedGroup):
             await self._member._emit_and_wait("revoked", self.partition)
         while self.holds and self._unacked and not self._at_once:
             self._settled.clear()
-            await wait_at_most(max(0.0, self._renewed + LEASE_MS / 1000 - time.monotonic()), self._settled.wait)
+            await wait_at_most(
+                max(0.0, self._renewed + LEASE_MS / 1000 - time.monotonic()), self._settled.wait
+            )
         if self._unacked and not self._at_once:
             await self._member._emit_and_wait("lost", self.partition)
         with suppress(TimeoutError, BusError):
             async with asyncio.timeout(RELEASE_LEASE_TIMEOUT_S):
                 await self._leave(None)
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     async def _run_until_left(self) -> None:
         try:
@@ -182,22 +195,31 @@ class OwnedPartition(OrderedGroup):
         return OwnedPartitionMessages(messages, self)
 
     async def _fill_batch(self, messages: list[Message]) -> list[Message]:
-        """The messages and what follows them within ``linger_s``, until the batch is full. Redis is asked after a push, and at the end."""
+        """The messages and what follows them within ``linger_s``, until the batch is full. Redis is
+        asked after a push, and at the end.
+        """
         most, turn = self._member.most, self.turn
         for poll in range(1, POLLS_WHILE_LINGERING + 1):
-            if len(messages) >= most or sum(len(message.value) for message in messages) >= CHUNK_BYTES:
+            if (
+                len(messages) >= most
+                or sum(len(message.value) for message in messages) >= CHUNK_BYTES
+            ):
                 break
             await asyncio.sleep(self._member.linger_s / POLLS_WHILE_LINGERING)
             if self._wake.is_set() or poll == POLLS_WHILE_LINGERING:
                 self._wake.clear()
-                with suppress(LinkLost):  # what there is can be handed out
+                with suppress(LinkLost):  # the present messages can be handed out
                     more = await self._read_next_batch(most - len(messages))
-                    messages = messages + more if self.turn == turn else more  # a new turn begins with what is not acked, these messages too
+                    messages = (
+                        messages + more if self.turn == turn else more
+                    )  # a new turn begins with what is not acked, these messages too
                     turn = self.turn
         return messages
 
     async def _tell_member(self) -> None:
-        """Emit ``lost`` when the turn that was assigned has ended, and ``assigned`` when one has begun."""
+        """Emit ``lost`` when the turn that was assigned has ended, and ``assigned`` when one has
+        begun.
+        """
         turn = self.turn if self.holds else None
         if self._assigned is not None and turn != self._assigned:
             self._assigned = None

@@ -1,4 +1,6 @@
-"""The reply queues of a provider's requesters, kept attached for a while so that the next reply costs one call (protocol 4.3)."""
+"""The reply queues of a provider's requesters, kept attached for a while so that the next reply
+costs one call (protocol 4.3).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class _Entry:
 
 
 class ProviderReplyQueues:
-    """At most ``most`` queues, the one used longest ago leaves first. One that is being used stays."""
+    """At most ``most`` queues, the one used longest ago leaves first. A list in use stays."""
 
     def __init__(self, bus: Bus, most: int, idle_s: float = IDLE_REPLY_QUEUE_S) -> None:
         self._bus, self._most, self._idle_s = bus, most, idle_s
@@ -47,19 +49,31 @@ class ProviderReplyQueues:
         try:
             async with entry.attaching:
                 if not entry.queue.attached:
-                    await entry.queue.attach(ttl_s=DEFAULT_QUEUE_TTL_S)  # the requester may have gone, and the reply would stay unread for ever
+                    await entry.queue.attach(
+                        ttl_s=DEFAULT_QUEUE_TTL_S
+                    )  # the requester may have gone, and the reply would stay unread for ever
             yield entry.queue
         finally:
             entry.users -= 1
             entry.used = asyncio.get_running_loop().time()
-            await self._detach([name for name, other in self._entries.items() if not other.users][: max(0, len(self) - self._most)])
+            await self._detach(
+                [name for name, other in self._entries.items() if not other.users][
+                    : max(0, len(self) - self._most)
+                ]
+            )
 
     async def sweep(self) -> None:
         """Detach the reply queues that have been idle for long, until cancelled."""
         while True:
             await asyncio.sleep(self._idle_s / 4)
             long_ago = asyncio.get_running_loop().time() - self._idle_s
-            await self._detach([name for name, entry in self._entries.items() if not entry.users and entry.used < long_ago])
+            await self._detach(
+                [
+                    name
+                    for name, entry in self._entries.items()
+                    if not entry.users and entry.used < long_ago
+                ]
+            )
 
     async def close(self) -> None:
         """Leave every queue; one that is being used then, when its user is done."""

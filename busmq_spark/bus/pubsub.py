@@ -1,15 +1,17 @@
-"""Publish and subscribe: a subscriber receives what is published while it is subscribed; nothing is stored (protocol 4.1).
+"""Publish and subscribe: a subscriber receives what is published while it is subscribed; nothing is
+stored (protocol 4.1).
 
     async with bus.pubsub("news") as news:
         await news.publish({"n": 1})
         async for message in news:
             print(message.json())
 
-Rule 1. Receiving never waits for a listener. What a slow one has not taken yet waits here, up to ``most`` messages and 64 MB; then the oldest are
-        dropped, counted in ``dropped`` and reported once.
-Rule 2. One object is one listener: its handlers of ``message`` get everything, and so does its loop. Two loops over one object share its
-        messages: each message goes to one of them.
-Rule 3. A subscription outlives lost links and fail-overs; what was published while the link was down is not received.
+Rule 1. Receiving never waits for a listener. Messages for a slow listener wait here, up to ``most``
+        messages and 64 MB; then the oldest are dropped, counted in ``dropped`` and reported once.
+Rule 2. An object is a listener: its handlers of ``message`` get everything, and so does its loop.
+        Two loops over one object share its messages: each message goes to one of them.
+Rule 3. A subscription outlives lost links and fail-overs; messages that are published while the
+        link is down are not received.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 
 
 class Pubsub(Emitter):
-    """One listener and publisher on a channel. ``async with`` subscribes and unsubscribes; publishing needs neither.
+    """A listener and publisher of a channel. ``async with`` subscribes and unsubscribes; publishing
+    needs neither.
 
-    Events: ``subscribed`` (again when the link had broken), ``unsubscribed``, ``message(message)``, ``error(error)`` with PubSubMessagesDropped at
-    the first message dropped. A handler of ``message`` that is a coroutine function is awaited before the next message.
+    Events: ``subscribed`` (again when the link had broken), ``unsubscribed``, ``message(message)``,
+    ``error(error)`` with PubSubMessagesDropped at the first message dropped. A handler of
+    ``message`` that is a coroutine function is awaited before the next message.
     """
 
     events: tuple[str, ...] = ("subscribed", "unsubscribed", "message", "error")
@@ -49,7 +53,7 @@ class Pubsub(Emitter):
         check_whole("most", most, 1)
         self.bus, self.name, self.channel = bus, check_name("pubsub", name), pubsub_channel(name)
         self.most = most
-        """How many messages may wait for a slow listener."""
+        """The most messages that may wait for a slow listener."""
         self._subscription: _Subscription | None = None
         self._lock = asyncio.Lock()
         self._dropped = 0
@@ -63,7 +67,12 @@ class Pubsub(Emitter):
         await self.subscribe()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.unsubscribe()
 
     @property
@@ -73,15 +82,21 @@ class Pubsub(Emitter):
 
     @property
     def dropped(self) -> int:
-        """Messages that were received and dropped, since handlers or the loop were too slow for those before."""
+        """Messages that were received and dropped, since handlers or the loop were too slow for
+        those before.
+        """
         return self._dropped + (0 if self._subscription is None else self._subscription.dropped)
 
     async def publish(self, value: object) -> None:
-        """Send to every subscriber, this one too. Text and bytes travel as they are, everything else as JSON.
+        """Send to every subscriber, this one too. Text and bytes travel as they are, everything
+        else as JSON.
 
-        Raises LinkLost when the connection broke before the reply: whether the message was published is unknown, and it is not published again.
+        Raises LinkLost when the connection broke before the reply: whether the message was
+        published is unknown, and it is not published again.
         """
-        await self.bus.servers.commands[0].execute(command("PUBLISH", self.channel, encode_value(value), idempotent=False))
+        await self.bus.servers.commands[0].execute(
+            command("PUBLISH", self.channel, encode_value(value), idempotent=False)
+        )
 
     def subscribe(self) -> Coroutine[Any, Any, None]:
         """Subscribe: messages published after this returns are received.
@@ -98,11 +113,15 @@ class Pubsub(Emitter):
             await self._start_receiving(subscription.on_message)
             self._subscription = subscription
             self.bus.adopt(self)
-            subscription.task = self.bus.spawn(subscription.call_handlers(), f"handlers of pubsub {self.name}")
+            subscription.task = self.bus.spawn(
+                subscription.call_handlers(), f"handlers of pubsub {self.name}"
+            )
         self._emit("subscribed")
 
     async def unsubscribe(self) -> None:
-        """Unsubscribe. Messages received and not taken yet are dropped, and the loop ends. No error when not subscribed."""
+        """Unsubscribe. Messages received and not taken yet are dropped, and the loop ends. No error
+        when not subscribed.
+        """
         await self.early.let_begin()
         async with self._lock:
             subscription, self._subscription = self._subscription, None
@@ -111,11 +130,13 @@ class Pubsub(Emitter):
             self._dropped += subscription.dropped
             self._stop_receiving(subscription.on_message)
             self.bus.release(self)
-        await subscription.end()  # outside of the lock: a running handler may call unsubscribe(), too
+        await (
+            subscription.end()
+        )  # outside of the lock: a running handler may call unsubscribe(), too
         self._emit("unsubscribed")
 
     async def detach(self) -> None:
-        """As ``unsubscribe``: every object of a bus has ``detach``."""
+        """Unsubscribe: every object of a bus has ``detach``."""
         await self.unsubscribe()
 
     def __aiter__(self) -> AsyncIterator[PubsubMessage]:
@@ -145,12 +166,15 @@ class Pubsub(Emitter):
 
 
 class _Subscription:
-    """One subscription: the messages received, on their way to handlers and to the loop."""
+    """A subscription: the messages received, on their way to handlers and to the loop."""
 
     def __init__(self, owner: Pubsub, most: int) -> None:
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
-        self._for_handlers, self._for_loop = DropOldestBuffer(most, MAX_BUFFERED_BYTES), DropOldestBuffer(most, MAX_BUFFERED_BYTES)
+        self._for_handlers, self._for_loop = (
+            DropOldestBuffer(most, MAX_BUFFERED_BYTES),
+            DropOldestBuffer(most, MAX_BUFFERED_BYTES),
+        )
         self._wake_handlers, self._wake_loop = asyncio.Event(), asyncio.Event()
         self._looping = self._ended = self._again = self._reported = False
 
@@ -159,7 +183,9 @@ class _Subscription:
         return self._for_handlers.dropped + self._for_loop.dropped
 
     def on_message(self, payload: bytes | None) -> None:
-        """Called by the connection, which must not wait and must not fail. None: subscribed once more."""
+        """Called by the connection, which must not wait and must not fail. ``payload`` is None
+        after a new subscription.
+        """
         if payload is None:
             self._again = True
             self._wake_handlers.set()
@@ -169,7 +195,9 @@ class _Subscription:
         if handled:
             out += self._for_handlers.put(payload)
             self._wake_handlers.set()
-        if self._looping or not handled:  # kept for a loop that may begin later, unless a handler took it
+        if (
+            self._looping or not handled
+        ):  # kept for a loop that may begin later, unless a handler took it
             out += self._for_loop.put(payload)
             self._wake_loop.set()
         if out:

@@ -1,8 +1,12 @@
-"""Pushing from many tasks: stored in the order of the calls, one script call under way per queue, what came meanwhile goes with the next.
+"""Pushing from many tasks: stored in the order of the calls, with one script call under way per
+queue; pushes that come meanwhile go with the next call.
 
-Rule 1. Nothing is sent twice. When the link breaks under way, the futures of that chunk fail with LinkLost, and what follows is sent.
-Rule 2. While the link is up no task is needed: one costs as much as the rest of a push. Everything unusual is looked into by a task.
-Rule 3. What is short waits until the end of the loop's turn for what goes with it. A batch does not: Redis stores it while the next is made.
+Rule 1. Nothing is sent twice. If the link breaks under way, the futures of that chunk fail with
+        LinkLost, and the next pushes are sent.
+Rule 2. While the link is up no task is needed: one costs as much as the rest of a push. Everything
+        unusual is looked into by a task.
+Rule 3. A short call waits until the end of the loop's turn for others to go with it. A batch does
+        not: Redis stores it while the next is made.
 """
 
 from __future__ import annotations
@@ -24,11 +28,15 @@ MESSAGES_PER_PUSH = 50
 V = TypeVar("V")
 log = logging.getLogger("busmq_spark")
 PushAnswer: TypeAlias = tuple[int, int] | Exception | None
-"""First id and how many were stored (-1: there is no such queue); an error reply; None when nothing was sent."""
+"""First id and how many were stored (-1: there is no such queue); an error reply; the answer is
+None when nothing was sent.
+"""
 
 
 class PendingPush(Generic[V]):
-    """Values of one call of push or push_many; ``sent`` of them have been sent, ``ids`` are those stored."""
+    """Values of one call of push or push_many; ``sent`` of them have been sent, ``ids`` are those
+    stored.
+    """
 
     __slots__ = ("future", "ids", "sent", "single", "values")
 
@@ -49,7 +57,7 @@ class PendingPush(Generic[V]):
             self.future.set_result(self.ids)
 
     def fail(self, error: BusError | None) -> None:
-        """Nothing more of it is sent; None cancels it."""
+        """Nothing more of it is sent; an ``error`` of None cancels it."""
         self.sent = len(self.values)
         if self.future.done():
             return
@@ -81,7 +89,7 @@ class PushBatcher:
         return future
 
     def put(self, push: PendingPush[bytes]) -> None:
-        """The same for a push that the caller has made; its methods are called for each chunk."""
+        """Enqueue a push that the caller has made; its methods are called for each chunk."""
         self._pending.append(push)
         if not self._under_way:
             self._under_way = True
@@ -125,7 +133,9 @@ class PushBatcher:
             self._cancel_pushes()
 
     async def _complete_chunk(self, answer: PushAnswer) -> None:
-        """Push the chunk again when it was not sent or was refused (then nothing was stored); fail those pushes of it that had no room."""
+        """Push the chunk again when it was not sent or was refused (then nothing was stored); fail
+        those pushes of it that had no room.
+        """
         try:
             if answer is None or isinstance(answer, Exception) or answer[1] < 0:
                 answer = await self._queue.push_call(self._values)
@@ -140,7 +150,9 @@ class PushBatcher:
         self._send_next_chunk()
 
     def _on_stored(self, first: int, count: int, maxsize: int = 0) -> None:
-        """The first ``count`` values of the chunk have ids from ``first`` on; the others had no room below ``maxsize``."""
+        """The first ``count`` values of the chunk have ids from ``first`` on; the others had no
+        room below ``maxsize``.
+        """
         self._queue.pushed += count
         if log.isEnabledFor(logging.DEBUG):
             words = "queue %r: pushed %d messages, ids %d to %d"

@@ -1,4 +1,4 @@
-"""One request as its handler sees it."""
+"""The view of a request that its handler has."""
 
 from __future__ import annotations
 
@@ -13,31 +13,37 @@ SendReply = Callable[[str, bytes, bool], Awaitable[None]]
 
 
 class Request:
-    """A request under way. What the handler returns is its reply; with these methods it may answer earlier, in parts, or with an error.
+    """A request under way. The return value of the handler is the reply; with these methods it may
+    answer earlier, in parts, or with an error.
 
     They do nothing when no requester waits for a reply.
     """
 
     def __init__(self, frame: ServiceRequest, send: SendReply, *, stacks: bool = False) -> None:
-        """``send``: name of the reply queue, frame, whether it is the last. ``stacks``: errors carry their stack trace."""
+        """``send``: name of the reply queue, frame, whether it is the last. ``stacks``: errors
+        carry their stack trace.
+        """
         self._frame, self._send, self._stacks = frame, send, stacks
         self.answered = False
         """Whether the last reply is given."""
         self.parts = 0
-        """How many partial replies were given."""
+        """The number of partial replies so far."""
 
     @property
     def data(self) -> Any:
-        """What the requester sent."""
+        """Return the data of the requester."""
         return self._frame.data
 
     @property
     def reply_to(self) -> str | None:
-        """The queue on which the requester waits: the same for all of one requester's requests. None: it waits for no reply."""
+        """The queue on which the requester waits: the same for all of one requester's requests.
+        Return None when the requester waits for no reply.
+        """
         return self._frame.reply_to
 
     async def partial(self, value: Any) -> None:
-        """Give a partial reply: more follow. It gives the requester's timeout a fresh start. Returns once it is stored.
+        """Give a partial reply: more follow. It gives the requester's timeout a fresh start.
+        Returns once it is stored.
 
         A Node peer that reads the replies as a stream cannot take None.
         """
@@ -49,16 +55,25 @@ class Request:
         await self._send_reply(value, last=True)
 
     async def fail(self, error: BaseException | str | Mapping[str, Any]) -> None:
-        """Answer with an error: a text, an object, or an exception, of which the peer sees the message and the code."""
+        """Answer with an error: a text, an object, or an exception, of which the peer sees the
+        message and the code.
+        """
         if isinstance(error, BaseException):
             stack = stack_text(error) if self._stacks else None
             await self._send_reply(ABSENT, last=True, error=error_object(error, stack))
         else:
-            await self._send_reply(ABSENT, last=True, error=error if isinstance(error, str) else dict(error))
+            await self._send_reply(
+                ABSENT, last=True, error=error if isinstance(error, str) else dict(error)
+            )
 
     async def _send_reply(self, value: Any, *, last: bool, error: Any = None) -> None:
         if self.answered:
-            raise StateError(event="answer", what="the request", state="answered already", remedy="Give one last reply, and partial ones before it")
+            raise StateError(
+                event="answer",
+                what="the request",
+                state="answered already",
+                remedy="Give one last reply, and partial ones before it",
+            )
         frame = ServiceReply(self._frame.req_id, error, value, partial=not last).encode()
         self.answered = last
         if self._frame.reply_to is not None:

@@ -1,9 +1,11 @@
-"""The servers of a bus on the running loop: links for commands, for taking messages and for listening, and which server owns what.
+"""The servers of a bus on the running loop: links for commands, for taking messages and for
+listening, and which server owns what.
 
-Rule 1. Consumers have a link of their own, so that they do not wait behind pushes (protocol Q34).
-Rule 2. A queue lives where it exists, else where ``server`` says, or where its name hashes to (redis_io/queue_location.py), also while other servers
-        cannot be reached: one that is dead stops no queue of the others. What was found holds for ten minutes, but not what was assumed without
-        one of the servers.
+Rule 1. Consumers have a link of their own, so that they do not wait for pushes (protocol Q34).
+Rule 2. A queue lives where it exists, else where ``server`` says, or where its name hashes to
+        (redis_io/queue_location.py), also while other servers cannot be reached: one that is dead
+        stops no queue of the others. A found place holds for ten minutes; a place that was assumed
+        while a server was away does not.
 """
 
 from __future__ import annotations
@@ -34,9 +36,13 @@ log = logging.getLogger("busmq_spark")
 
 
 class RedisServerLinks:
-    """Opens nothing until ``first_contact``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
+    """Opens nothing until ``first_contact``. ``on_change`` is called whenever a server comes or
+    goes, with the reason when it went.
+    """
 
-    def __init__(self, layout: RedisLayout, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
+    def __init__(
+        self, layout: RedisLayout, on_change: Callable[[BusError | None], None], reply_s: float
+    ) -> None:
         self.commands: list[AnyAsyncLink] = async_links(layout, None, reply_s)
         self.takes: list[AnyAsyncLink] = async_links(layout, 0.0, reply_s)
         """Without patience: consumers have more of it than any link."""
@@ -55,7 +61,9 @@ class RedisServerLinks:
             spawn(self._ping_regularly(index), f"watching server {index}")
 
     async def first_contact(self) -> None:
-        """Ping every server. Raises the error of the first when none answers in good time, and any that waiting cannot mend."""
+        """Ping every server. Raises the error of the first when none answers in good time, and any
+        that waiting cannot mend.
+        """
         pings = (link.ping() for link in self.commands)
         outcomes: list[object] = list(await asyncio.gather(*pings, return_exceptions=True))
         if all(isinstance(outcome, LinkLost) for outcome in outcomes):
@@ -69,25 +77,36 @@ class RedisServerLinks:
         self.ready = [not isinstance(outcome, BaseException) for outcome in outcomes]
 
     async def check_eviction(self, *, required: bool) -> None:
-        """Warns of servers that evict, or refuses them (see redis_io/eviction.py). Of a cluster one node is asked, whichever."""
+        """Warns of servers that evict, or refuses them (see redis_io/eviction.py). Of a cluster one
+        node is asked, whichever.
+        """
         for link, ready in zip(self.commands, self.ready, strict=True):
             if ready:
                 with suppress(LinkLost):
-                    eviction.check_eviction_policies({link.endpoint.masked_url: await link.run(eviction.read_eviction_policy())}, required=required)
+                    eviction.check_eviction_policies(
+                        {link.endpoint.masked_url: await link.run(eviction.read_eviction_policy())},
+                        required=required,
+                    )
 
     async def locate(self, key: str, home: int | None = None) -> int:
-        """The index of the server that owns a key: the one that has it, else ``home``, else the one it hashes to.
+        """The index of the server that owns a key: the one that has it, else ``home``, else the one
+        it hashes to.
 
-        Raises LinkLost only when that one cannot be asked, ConfigError for a home that is no server.
+        Raises LinkLost only when that one cannot be asked, ConfigError for a home that is no
+        server.
         """
         if home is not None and not 0 <= home < len(self.commands):
-            raise ConfigError(reason=f"server is {home}; this bus has the servers 0 to {len(self.commands) - 1}")
+            raise ConfigError(
+                reason=f"server is {home}; this bus has the servers 0 to {len(self.commands) - 1}"
+            )
         if len(self.commands) == 1:
             return 0
         now = asyncio.get_running_loop().time()
         index, until = self._known.get(key, (0, 0.0))
         if now >= until:
-            index, certain = await self._search_servers(key, server_index(key, len(self.commands)) if home is None else home)
+            index, certain = await self._search_servers(
+                key, server_index(key, len(self.commands)) if home is None else home
+            )
             if len(self._known) >= MAX_CACHED_LOCATIONS:
                 self._known.clear()
             if certain:
@@ -96,15 +115,22 @@ class RedisServerLinks:
 
     async def _search_servers(self, key: str, home: int) -> tuple[int, bool]:
         """The index, and whether it holds also when servers that did not answer come back."""
-        asked = [home, *(index for index, ready in enumerate(self.ready) if ready and index != home)]
+        asked = [
+            home,
+            *(index for index, ready in enumerate(self.ready) if ready and index != home),
+        ]
         ask = command("EXISTS", key)
-        found = await asyncio.gather(*(self.commands[index].execute(ask) for index in asked), return_exceptions=True)
+        found = await asyncio.gather(
+            *(self.commands[index].execute(ask) for index in asked), return_exceptions=True
+        )
         if isinstance(found[0], BaseException) and not any(outcome == 1 for outcome in found):
             raise found[0]
         having = [index for index, outcome in zip(asked, found, strict=True) if outcome == 1]
         answered = sum(not isinstance(outcome, BaseException) for outcome in found)
         index = choose_server(having, server_index(key, len(self.commands))) if having else home
-        return index, bool(having) or (answered == len(self.commands) and queue_name(key) is None)  # a queue may yet be created on any server
+        return index, bool(having) or (
+            answered == len(self.commands) and queue_name(key) is None
+        )  # a queue may yet be created on any server
 
     async def close(self) -> None:
         """Close every link."""
@@ -122,7 +148,9 @@ class RedisServerLinks:
             raise
 
     async def _ping_regularly(self, index: int) -> None:
-        """Ping a server every second, as npm busmq does, and say when it comes or goes. It has come when what is published is received, too."""
+        """Ping a server every second, as npm busmq does, and say when it comes or goes. It has come
+        when what is published is received, too.
+        """
         link, connection = self.commands[index], self.pubsub[index]
         while True:
             try:
@@ -138,7 +166,9 @@ class RedisServerLinks:
             await asyncio.sleep(PING_INTERVAL_S)
 
     async def _ping(self, link: AnyAsyncLink) -> None:
-        """Returns when the server answers. One that hung up is asked once more: it may be well, or refuse us and say so only to who connects."""
+        """Returns when the server answers. A server that hung up is asked once more: it may be
+        well, or may refuse us and tell only a new connection.
+        """
         clock = asyncio.get_running_loop().time
         began = clock()
         try:

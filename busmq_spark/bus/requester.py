@@ -1,4 +1,6 @@
-"""The requester's side of a service: it pushes requests, and matches what comes on its reply queue to those who wait."""
+"""The requester's side of a service: it pushes requests, and matches what comes on its reply queue
+to those who wait.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,15 @@ class Requester:
         self._replies.room = self._service.room
         consumption = self._replies.consume()
         await consumption.begin()
-        self._reader = self._service.bus.spawn(self._read_replies(consumption), f"reading replies of {self._service.name}")
+        self._reader = self._service.bus.spawn(
+            self._read_replies(consumption), f"reading replies of {self._service.name}"
+        )
         self.active = True
 
     async def stop(self, grace_ms: int) -> None:
-        """Take no more requests, wait for the replies to those under way, at most ``grace_ms``; after that their callers get a StateError."""
+        """Take no more requests, wait for the replies to those under way, at most ``grace_ms``;
+        after that their callers get a StateError.
+        """
         self.active = False
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._requests.detach)
@@ -63,7 +69,11 @@ class Requester:
                         self._settled.clear()
                         await self._settled.wait()
             except TimeoutError:
-                log.debug("service %r: %d requests are left without a reply", self._service.name, len(self._waiting))
+                log.debug(
+                    "service %r: %d requests are left without a reply",
+                    self._service.name,
+                    len(self._waiting),
+                )
             finally:
                 for waiting in self._waiting.values():
                     waiting.end(self._closed_error("wait for a reply of"))
@@ -94,7 +104,9 @@ class Requester:
                     yield value
 
     @asynccontextmanager
-    async def _send_request(self, data: Any, timeout_ms: int | None) -> AsyncIterator[PendingRequest]:
+    async def _send_request(
+        self, data: Any, timeout_ms: int | None
+    ) -> AsyncIterator[PendingRequest]:
         """Send a request; its replies come in while the block runs."""
         timeout_ms = self._timeout_ms if timeout_ms is None else _check_timeout(timeout_ms)
         req_id = self._new_id()
@@ -118,17 +130,23 @@ class Requester:
         except StateError:
             if self.active:
                 raise
-            raise self._closed_error("send to") from None  # its queues were detached while the clock was read
+            raise self._closed_error(
+                "send to"
+            ) from None  # its queues were detached while the clock was read
 
     async def _read_replies(self, consumption: Consumption) -> None:
-        while (message := await next_message_with_retries(consumption, self._service._report)) is not None:
+        while (
+            message := await next_message_with_retries(consumption, self._service._report)
+        ) is not None:
             self._on_reply(message)
 
     def _on_reply(self, message: Message) -> None:
         try:
             frame = decode_reply(message.text)
         except ValueError as error:
-            log.warning("service %r: reply %d is dropped: %s", self._service.name, message.id, error)
+            log.warning(
+                "service %r: reply %d is dropped: %s", self._service.name, message.id, error
+            )
             return
         waiting = self._waiting.get(frame.req_id) if isinstance(frame.req_id, str) else None
         if waiting is not None:  # else it is late, or was never asked for
@@ -141,7 +159,9 @@ class Requester:
 
     def _reply_value(self, frame: ServiceReply) -> Any:
         if frame.is_error:
-            raise RequestFailed(service=self._service.name, reason=error_text(frame.error), error=frame.error)
+            raise RequestFailed(
+                service=self._service.name, reason=error_text(frame.error), error=frame.error
+            )
         return frame.reply
 
     def _new_id(self) -> str:
@@ -151,11 +171,18 @@ class Requester:
         return RequestTimeout(service=self._service.name, timeout_ms=timeout_ms)
 
     def _closed_error(self, event: str) -> StateError:
-        return StateError(event=event, what=f"service {self._service.name!r}", state="disconnected", remedy="Call connect() first")
+        return StateError(
+            event=event,
+            what=f"service {self._service.name!r}",
+            state="disconnected",
+            remedy="Call connect() first",
+        )
 
 
 class PendingRequest:
-    """The replies to one request that its caller has not read. The timeout starts again with each reply."""
+    """The replies to one request that its caller has not read. The timeout starts again with each
+    reply.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

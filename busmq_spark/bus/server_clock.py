@@ -1,4 +1,6 @@
-"""What time it is for the peers of a service: by the clock of the server that has its queue, since two machines need not agree."""
+"""The time for the peers of a service: by the clock of the server that has its queue, since two
+machines need not agree.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ if TYPE_CHECKING:
     from busmq_spark.bus.base_queue import BaseQueue
 
 CLOCK_VALID_S = 60.0
-"""How long one look at the server's clock is good for."""
+"""Seconds for which one reading of the server's clock is valid."""
 CLOCK_JUMP_S = 1.0
-"""A clock of ours that moved by so much against the other one was set: the server is asked again."""
+"""A clock of ours that moved by so much against the other one was set: the server is asked
+again.
+"""
 
 
 class ServerClock:

@@ -2,7 +2,7 @@
 
 async with bus.service("sum") as service:              # here
     await service.serve(lambda data: sum(data))
-    await asyncio.Event().wait()                       # it serves until this block is left; leaving gives no grace
+    await asyncio.Event().wait()  # serves until this block is left, without grace
 
 async with bus.service("sum") as service:              # there
     await service.connect()
@@ -35,10 +35,11 @@ log = logging.getLogger("busmq_spark")
 
 
 class Service(Emitter):
-    """One end of a service: after ``serve`` it provides, after ``connect`` it asks. Leaving ``async with`` disconnects it.
+    """An end of a service: after ``serve`` it provides, after ``connect`` it asks. Leaving
+    ``async with`` disconnects it.
 
-    Events: ``serving``, ``connected``, ``disconnect``, ``request(request)`` for each that is handled, ``error(error)`` for what a handler raised
-    and for a reply that could not be stored.
+    Events: ``serving``, ``connected``, ``disconnect``, ``request(request)`` for each that is
+    handled, ``error(error)`` for what a handler raised and for a reply that could not be stored.
     """
 
     events = ("serving", "connected", "disconnect", "request", "error")
@@ -59,7 +60,12 @@ class Service(Emitter):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.disconnect()
 
     @property
@@ -72,20 +78,23 @@ class Service(Emitter):
         """Whether requests can be sent."""
         return isinstance(self._side, Requester) and self._side.active
 
-    # -- providing --------------------------------------------------------------------------------------------------------------------------
+    # -- providing ---------------------------------------------------------------------------------
 
     def serve(
         self,
         handler: Callable[..., Any],
         **options: Unpack[ServeKeywords],
     ) -> Coroutine[Any, Any, None]:
-        """Answer requests with ``handler``, until ``disconnect`` or after ``max`` of them; returns when it has begun.
+        """Answer requests with ``handler``, until ``disconnect`` or after ``max`` of them; returns
+        when it has begun.
 
-        The handler is a function or coroutine function; it gets the data, and if it needs a second argument, the Request. What it returns is
-        the reply. An asynchronous generator gives one partial reply per item. What it raises goes to the requester as an error: its message and
-        code, with ``send_stack`` also the stack trace. A plain function runs on the loop, so it must not block.
-        At most ``concurrency`` handlers run at once; further requests stay in the queue, also for other providers. Requests that have expired
-        are dropped. ``reply_queues``: of how many requesters the reply queue is kept attached.
+        The handler is a function or coroutine function; it gets the data, and if it needs a second
+        argument, the Request. Its return value is the reply. An asynchronous generator gives one
+        partial reply per item. An error in it goes to the requester: its message and code, with
+        ``send_stack`` also the stack trace. A plain function runs on the loop, so it must not
+        block. At most ``concurrency`` handlers run at once; further requests stay in the queue,
+        also for other providers. Requests that have expired are dropped. ``reply_queues``: of how
+        many requesters the reply queue is kept attached.
         """
         checked = from_call(ServeOptions, "serve", options)
         return self.early.begin(lambda: self._serve(handler, checked))
@@ -95,7 +104,7 @@ class Service(Emitter):
         await self._start_side(provider, provider.start)
         self._emit("serving")
 
-    # -- asking -----------------------------------------------------------------------------------------------------------------------------
+    # -- asking ------------------------------------------------------------------------------------
 
     def connect(self, *, timeout_ms: int = 1000, ttl_s: int = 30) -> Coroutine[Any, Any, None]:
         """Prepare for requests, which wait ``timeout_ms`` for a reply unless they say otherwise.
@@ -112,15 +121,17 @@ class Service(Emitter):
     async def request(self, data: Any, *, timeout_ms: int | None = None) -> Any:
         """The reply of one provider; if it answers in parts, the first part.
 
-        Raises RequestTimeout when there is none in time (the provider may have done its work all the same), RequestFailed with
-        ``details["error"]`` when the provider answers with an error.
+        Raises RequestTimeout when there is none in time (the provider may have done its work all
+        the same), RequestFailed with ``details["error"]`` when the provider answers with an error.
         """
         return await (await self._connected_requester()).request(data, timeout_ms)
 
     def stream(self, data: Any, *, timeout_ms: int | None = None) -> AsyncGenerator[Any, None]:
-        """The replies of one provider as they come: ``async for part in service.stream(data)``. The timeout begins anew with each.
+        """The replies of one provider as they come: ``async for part in service.stream(data)``. The
+        timeout begins anew with each.
 
-        The request is sent when the first is asked for. Parts that come faster than they are read wait in memory. Raises as ``request`` does.
+        The request is sent when the first is asked for. Parts that come faster than they are read
+        wait in memory. Raises as ``request`` does.
         """
         if self._side is None and self.early.opening:
             return self._stream_when_connected(data, timeout_ms)
@@ -136,15 +147,19 @@ class Service(Emitter):
                 yield part
 
     async def send(self, data: Any, *, timeout_ms: int | None = None) -> None:
-        """A request without a reply; returns when it is stored. Providers drop it if they find it only after ``timeout_ms``."""
+        """A request without a reply; returns when it is stored. Providers drop it if they find it
+        only after ``timeout_ms``.
+        """
         await (await self._connected_requester()).send(data, timeout_ms)
 
-    # -- ending -----------------------------------------------------------------------------------------------------------------------------
+    # -- ending ------------------------------------------------------------------------------------
 
     async def disconnect(self, *, grace_ms: int = 0) -> None:
-        """Begin nothing new, wait until nothing is in flight but no longer than ``grace_ms``, then detach; no error when not connected.
+        """Begin nothing new, wait until nothing is in flight but no longer than ``grace_ms``, then
+        detach; no error when not connected.
 
-        Handlers that need longer are cancelled, and their requesters time out; requests that need longer raise StateError.
+        Handlers that need longer are cancelled, and their requesters time out; requests that need
+        longer raise StateError.
         """
         await self.early.let_begin()
         async with self._lock:
@@ -158,23 +173,37 @@ class Service(Emitter):
         self._emit("disconnect")
 
     async def detach(self) -> None:
-        """What the bus calls at its end: disconnect without grace."""
+        """Disconnect without grace, at the end of the bus."""
         await self.disconnect()
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def report_failure(self, error: BaseException) -> None:
-        """What a handler raised: to the handlers of ``error``, else to the log, with its stack trace."""
+        """Report an error of a handler: to the handlers of ``error``, else to the log, with its
+        stack trace.
+        """
         if self._handlers.get("error"):
             self._emit("error", error)
         else:
-            log.error("service %r: a handler failed: %s", self.name, error_text(error), exc_info=exc_info(error))
+            log.error(
+                "service %r: a handler failed: %s",
+                self.name,
+                error_text(error),
+                exc_info=exc_info(error),
+            )
 
-    async def _start_side(self, side: ServiceProvider | Requester, start: Callable[[], Any]) -> None:
+    async def _start_side(
+        self, side: ServiceProvider | Requester, start: Callable[[], Any]
+    ) -> None:
         async with self._lock:
             if self._side is not None:
-                state, remedy = "serving or connected already", "Disconnect it first, or use a second one"
-                raise StateError(event="use", what=f"service {self.name!r}", state=state, remedy=remedy)
+                state, remedy = (
+                    "serving or connected already",
+                    "Disconnect it first, or use a second one",
+                )
+                raise StateError(
+                    event="use", what=f"service {self.name!r}", state=state, remedy=remedy
+                )
             try:
                 await start()
             except BaseException:

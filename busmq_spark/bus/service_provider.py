@@ -1,7 +1,10 @@
-"""The provider's side of a service: it takes requests, runs the handler for several at once, and replies.
+"""The provider's side of a service: it takes requests, runs the handler for several at once, and
+replies.
 
-Rule 1. No request is taken that finds no room: others who serve may have it. So ``concurrency`` is the back-pressure.
-Rule 2. In flight is what has a task. Every task ends with one last reply, unless no requester waits for it or the grace period is over.
+Rule 1. No request is taken that finds no room: others who serve may have it. So ``concurrency`` is
+        the back-pressure.
+Rule 2. In flight is what has a task. Every task ends with one last reply, unless no requester waits
+        for it or the grace period is over.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class ServeKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How to serve. ``ttl_s`` and ``max`` are those of npm busmq."""
+    """The options of serving. ``ttl_s`` and ``max`` are those of npm busmq."""
 
     ttl_s: int = 30
     max: int | None = None
@@ -63,7 +66,9 @@ class ServeOptions:
 class ServiceProvider:
     """Serves from ``start`` to ``stop``."""
 
-    def __init__(self, service: Service, handler: Callable[..., Any], options: ServeOptions) -> None:
+    def __init__(
+        self, service: Service, handler: Callable[..., Any], options: ServeOptions
+    ) -> None:
         self._service, self._options = service, options
         self._handler, self._with_request = handler, _takes_request(handler)
         self._requests = service.bus.queue(service_queue(service.name))
@@ -88,10 +93,15 @@ class ServiceProvider:
         self._requests.room = self._service.room
         consumption = self._requests.consume()
         await consumption.begin()
-        self._loops = [spawn(self._accept_all(consumption), f"serving {name}"), spawn(self._replies.sweep(), f"leaving idle reply queues of {name}")]
+        self._loops = [
+            spawn(self._accept_all(consumption), f"serving {name}"),
+            spawn(self._replies.sweep(), f"leaving idle reply queues of {name}"),
+        ]
 
     async def stop(self, grace_ms: int) -> None:
-        """Take no more requests, let the handlers end within ``grace_ms``, cancel the rest, detach."""
+        """Take no more requests, let the handlers end within ``grace_ms``, cancel the rest,
+        detach.
+        """
         me = asyncio.current_task()  # a handler may ask for it: it is not waited for
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._requests.detach)
@@ -109,14 +119,16 @@ class ServiceProvider:
         if tasks:
             await asyncio.wait(tasks)
 
-    # -- taking -----------------------------------------------------------------------------------------------------------------------------
+    # -- taking ------------------------------------------------------------------------------------
 
     async def _accept_all(self, consumption: Consumption) -> None:
         while self._left != 0:
             while not (room := self._options.concurrency - len(self._running)):
                 self._room.clear()
                 await self._room.wait()
-            consumption.prefetch = min(MAX_REQUESTS_PER_TAKE, room, self._left or MAX_REQUESTS_PER_TAKE)
+            consumption.prefetch = min(
+                MAX_REQUESTS_PER_TAKE, room, self._left or MAX_REQUESTS_PER_TAKE
+            )
             message = await next_message_with_retries(consumption, self._service._report)
             if message is None:
                 return
@@ -124,7 +136,9 @@ class ServiceProvider:
         try:
             await consumption.stop()
         except BusError as error:
-            self._service._report(error)  # the next provider takes over the requests that this one leaves unfinished
+            self._service._report(
+                error
+            )  # the next provider takes over the requests that this one leaves unfinished
 
     async def _accept(self, message: Message) -> None:
         service = self._service
@@ -132,7 +146,9 @@ class ServiceProvider:
             frame = decode_request(message.text)
             if frame.reply_to is not None and not is_reply_queue(service.name, frame.reply_to):
                 # A requester must not be able to make the provider write to an arbitrary queue.
-                raise ValueError(f"its replyTo is {frame.reply_to[:80]!r}, not a reply queue of this service")
+                raise ValueError(
+                    f"its replyTo is {frame.reply_to[:80]!r}, not a reply queue of this service"
+                )
         except ValueError as error:
             log.warning("service %r: request %d is dropped: %s", service.name, message.id, error)
             return
@@ -159,11 +175,19 @@ class ServiceProvider:
         if not frame.is_expired(now_ms):
             return False
         self._dropped += 1
-        if str(self._dropped).rstrip("0") == "1":  # 1, 10, 100 …: after a long pause there may be thousands
+        if (
+            str(self._dropped).rstrip("0") == "1"
+        ):  # 1, 10, 100 …: after a long pause there may be thousands
             log.warning(
-                "service %r: request %d is dropped, as its requester waits no more: it expired %.1f s ago by the clock of Redis "
-                "(or its requester's clock is behind); %d dropped so far",
-                *(self._service.name, message.id, (now_ms - (frame.expires_ms or 0)) / 1000, self._dropped),
+                "service %r: request %d is dropped, as its requester waits no more: it expired %.1f"
+                " s ago by the clock of Redis (or its requester's clock is behind); %d dropped"
+                " so far",
+                *(
+                    self._service.name,
+                    message.id,
+                    (now_ms - (frame.expires_ms or 0)) / 1000,
+                    self._dropped,
+                ),
             )
         return True
 
@@ -171,18 +195,24 @@ class ServiceProvider:
         self._running.discard(task)
         self._room.set()
 
-    # -- handling ---------------------------------------------------------------------------------------------------------------------------
+    # -- handling ----------------------------------------------------------------------------------
 
     async def _handle(self, request: Request) -> None:
         try:
             await self._answer(request)
         except BaseException as error:  # no request ends the service
-            if isinstance(error, asyncio.CancelledError) and (self._cancelling or any(task.cancelling() for task in self._loops)):
+            if isinstance(error, asyncio.CancelledError) and (
+                self._cancelling or any(task.cancelling() for task in self._loops)
+            ):
                 raise
             await self._answer_failure(request, error)  # it may have cancelled itself
 
     async def _answer(self, request: Request) -> None:
-        outcome = self._handler(request.data, request) if self._with_request else self._handler(request.data)
+        outcome = (
+            self._handler(request.data, request)
+            if self._with_request
+            else self._handler(request.data)
+        )
         if inspect.isawaitable(outcome):
             outcome = await outcome
         if isinstance(outcome, AsyncIterator):
@@ -215,7 +245,9 @@ class ServiceProvider:
 
 
 def _takes_request(handler: Callable[..., Any]) -> bool:
-    """Whether the handler has two parameters. Raises ConfigError when it can be called neither with one nor with two."""
+    """Whether the handler has two parameters. Raises ConfigError when it can be called neither with
+    one nor with two.
+    """
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -226,4 +258,9 @@ def _takes_request(handler: Callable[..., Any]) -> bool:
         except TypeError:
             continue
         return values == 2
-    raise ConfigError(reason=f"a handler is called with the request's data, or with data and Request; this one takes {signature}")
+    raise ConfigError(
+        reason=(
+            "a handler is called with the request's data, or with data and Request; this one takes"
+            f" {signature}"
+        )
+    )

@@ -1,14 +1,17 @@
-"""The same bus for notebooks and scripts without a loop: the names of the asyncio objects, called plainly.
+"""A bus for notebooks and scripts without a loop: the names of the asyncio objects, called plainly.
 
     with Bus.sync("redis://localhost") as bus, bus.queue("orders") as orders:
         orders.push({"n": 1})
         for message in orders.consume(max=1):
             print(message.json())
 
-Rule 1. Not a second implementation: a loop in a thread of its own runs the bus, and a SyncProxy hands calls over to it and waits.
-Rule 2. What is awaited there returns its result here, what is iterated there is iterated here, and an object of the bus comes as a SyncProxy.
-Rule 3. Handlers of events (plain functions) run one after the other in a thread of their own, so they may call the bus; what they raise is logged.
-        Functions given to ``queue.each`` and ``service.serve`` run on the loop: they must not block or call the bus.
+Rule 1. Not a second implementation: a loop in a thread of its own runs the bus, and a SyncProxy
+        hands calls over to it and waits.
+Rule 2. An awaitable's result is returned, an async iterator becomes an iterator, and an object of
+        the bus comes as a SyncProxy.
+Rule 3. Handlers of events (plain functions) run one after the other in a thread of their own, so
+        they may call the bus; their errors are logged. Functions given to ``queue.each`` and
+        ``service.serve`` run on the loop: they must not block or call the bus.
 Rule 4. A consumption is a plain iterator here; ``queue.stop()`` ends it.
 """
 
@@ -35,12 +38,18 @@ from busmq_spark.redis_io.fork_guard import forked_error
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-_PROXIED_MODULES = ("busmq_spark.bus.", "busmq_spark.federation.client.", "busmq_spark.mirror.bus_mirror")
+_PROXIED_MODULES = (
+    "busmq_spark.bus.",
+    "busmq_spark.federation.client.",
+    "busmq_spark.mirror.bus_mirror",
+)
 log = logging.getLogger("busmq_spark")
 
 
 class LoopThread:
-    """A thread whose loop runs the bus from ``open`` to ``close``. Ctrl-C in the waiting thread leaves the bus as it is."""
+    """A thread whose loop runs the bus from ``open`` to ``close``. Ctrl-C in the waiting thread
+    leaves the bus as it is.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -54,7 +63,9 @@ class LoopThread:
         """Enter the bus. Raises what entering raises."""
         ready: Future[None] = Future()
         self._over, self._pid = Future(), os.getpid()
-        self._thread = threading.Thread(target=self._run, args=(bus, ready), name="busmq-loop", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(bus, ready), name="busmq-loop", daemon=True
+        )
         self._thread.start()
         ready.result()
 
@@ -83,10 +94,20 @@ class LoopThread:
             raise forked_error("the bus")
         if self._loop is None or self._over.done():
             work.close()
-            raise StateError(event="use", what="the bus", state="not open", remedy="Use it inside 'with Bus.sync(...) as bus:'")
+            raise StateError(
+                event="use",
+                what="the bus",
+                state="not open",
+                remedy="Use it inside 'with Bus.sync(...) as bus:'",
+            )
         if threading.current_thread() is self._thread:
             work.close()
-            raise StateError(event="wait", what="for the bus", state="its own thread that asks", remedy="Call it from another thread")
+            raise StateError(
+                event="wait",
+                what="for the bus",
+                state="its own thread that asks",
+                remedy="Call it from another thread",
+            )
         under_way = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return under_way.result()
@@ -101,10 +122,13 @@ class LoopThread:
                 ready.set_result(None)
                 await self._leave.wait()
 
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="busmq-handlers") as self.handlers:
+        with ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="busmq-handlers"
+        ) as self.handlers:
             try:
                 asyncio.run(live())
-            except BaseException as error:  # noqa: BLE001  handed to the thread that waits, which raises it
+            # Handed to the thread that waits, which raises it
+            except BaseException as error:  # noqa: BLE001
                 (self._over if ready.done() else ready).set_exception(error)
             finally:
                 if not self._over.done():
@@ -112,7 +136,7 @@ class LoopThread:
 
 
 class SyncProxy:
-    """One object of the bus, called plainly. Attributes are those of the object itself."""
+    """An object of the bus, called plainly. Attributes are those of the object itself."""
 
     def __init__(self, thing: Any, loop_thread: LoopThread) -> None:
         self._thing, self._loop_thread = thing, loop_thread
@@ -129,13 +153,22 @@ class SyncProxy:
         found = getattr(self._thing, name)
         if name in ("on", "once", "off") and isinstance(self._thing, Emitter):
             return partial(self._change_handler, name)
-        return partial(self._call_on_loop, found) if inspect.ismethod(found) else self._wrap_result(found)
+        return (
+            partial(self._call_on_loop, found)
+            if inspect.ismethod(found)
+            else self._wrap_result(found)
+        )
 
     def __enter__(self) -> Self:
         self._loop_thread.call(self._thing.__aenter__())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if not self._loop_thread.is_forked:
             self._loop_thread.call(self._thing.__aexit__(kind, error, trace))
 
@@ -147,19 +180,30 @@ class SyncProxy:
 
     def _call_on_loop(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def work() -> Any:
-            outcome = method(*(_unwrap_proxies(arg) for arg in args), **{name: _unwrap_proxies(value) for name, value in options.items()})
-            return await outcome if inspect.isawaitable(outcome) and not isinstance(outcome, asyncio.Task) else outcome
+            outcome = method(
+                *(_unwrap_proxies(arg) for arg in args),
+                **{name: _unwrap_proxies(value) for name, value in options.items()},
+            )
+            return (
+                await outcome
+                if inspect.isawaitable(outcome) and not isinstance(outcome, asyncio.Task)
+                else outcome
+            )
 
         return self._wrap_result(self._loop_thread.call(work()))
 
-    def _change_handler(self, how: str, event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    def _change_handler(
+        self, how: str, event: str, handler: Callable[..., Any]
+    ) -> Callable[..., Any]:
         method, key = getattr(self._thing, how), (event, handler)
         handlers = self._thing.__dict__.setdefault("_sync_handlers", {})
         if how == "off":
             found = handlers.pop(key, None)
         else:
             assert self._loop_thread.handlers is not None
-            found = handlers[key] = partial(self._loop_thread.handlers.submit, _call_and_log, handler, event)
+            found = handlers[key] = partial(
+                self._loop_thread.handlers.submit, _call_and_log, handler, event
+            )
         if found is not None:
             self._call_on_loop(method, event, found)
         return handler
@@ -172,11 +216,15 @@ class SyncProxy:
             return _RunningTask(found, self._loop_thread)
         if isinstance(found, PersistedDict | Job):
             return _SyncDict(found, self._loop_thread)
-        return SyncProxy(found, self._loop_thread) if type(found).__module__.startswith(_PROXIED_MODULES) else found
+        return (
+            SyncProxy(found, self._loop_thread)
+            if type(found).__module__.startswith(_PROXIED_MODULES)
+            else found
+        )
 
 
 class _SyncDict(SyncProxy):
-    """A persisted dictionary, or a job: what is read and written by ``[]`` is so on the loop, too."""
+    """A persisted dictionary, or a job: reads and writes by ``[]`` happen on the loop, too."""
 
     def __getitem__(self, name: str) -> Any:
         return self._call_on_loop(self._thing.__getitem__, name)
@@ -206,7 +254,12 @@ class SyncBus(SyncProxy):
         self._loop_thread.open(self._thing)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._loop_thread.close()
 
 
@@ -244,7 +297,9 @@ def _unwrap_proxies(value: Any) -> Any:
 
 
 def _iterate_synchronously(source: Any, loop_thread: LoopThread) -> Iterator[Any]:
-    """The items of an asynchronous iterator. Messages that are there already cost no hop between threads."""
+    """The items of an asynchronous iterator. Messages that are there already cost no hop between
+    threads.
+    """
     stored = getattr(source, "next_stored", lambda: None)
     while True:
         item = None if loop_thread.is_forked else stored()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.worker import JobHandler
 
 GROWTH_POLL_S = 1.0
-"""How often stored outcomes are looked for in new partitions."""
+"""Seconds between two searches for stored outcomes in new partitions."""
 _ID = re.compile(r"(0|[1-9][0-9]{0,3})-.+", re.DOTALL)
 T = TypeVar("T")
 
@@ -51,7 +51,9 @@ class PartitionJobs(Jobs):
     queue: TopicPartitionQueue
 
     def __init__(self, queue: TopicPartitionQueue, of: TopicJobs) -> None:
-        super().__init__(queue, durable=of.durable, outcome_ttl_s=of.outcome_ttl_s, client=of.client)
+        super().__init__(
+            queue, durable=of.durable, outcome_ttl_s=of.outcome_ttl_s, client=of.client
+        )
 
     async def attached_queue(self) -> TopicPartitionQueue:
         """The queue, attached."""
@@ -65,7 +67,9 @@ class PartitionJobs(Jobs):
 class TopicJobs:
     """The jobs of one topic. ``async with`` attaches the topic."""
 
-    def __init__(self, topic: Topic, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S):
+    def __init__(
+        self, topic: Topic, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S
+    ):
         self.bus, self.topic = topic.bus, topic
         self.durable, self.outcome_ttl_s = durable, outcome_ttl_s
         self.client = new_token()
@@ -101,7 +105,9 @@ class TopicJobs:
         await self.topic.detach()
 
     def parts(self) -> list[PartitionJobs]:
-        """Return the jobs of each partition that is known here. Raises StateError until attached."""
+        """Return the jobs of each partition that is known here. Raises StateError until
+        attached.
+        """
         if not self.topic.attached:
             what, remedy = f"the jobs of topic {self.topic.name!r}", "Use them inside 'async with'"
             raise StateError(event="use", what=what, state="not attached", remedy=remedy)
@@ -112,25 +118,34 @@ class TopicJobs:
     # -- sending --------------------------------------------------------------------------------
 
     def new(self, *, key: bytes | str | None = None, partition: int | None = None) -> Job:
-        """A job with a new id in the partition of its key; without one, partitions have their turns.
+        """A job with a new id in the partition of its key; without one, partitions have their
+        turns.
 
         Nothing is sent before it is saved or sent. Raises StateError until attached, ConfigError.
         """
         parts = self.parts()
         if partition is None:
-            [partition] = partitions_of([key], len(parts), self.topic.next_turn() if key is None else 0)
+            [partition] = partitions_of(
+                [key], len(parts), self.topic.next_turn() if key is None else 0
+            )
         check_partition(partition, self.topic.name, len(parts))
         return Job(parts[partition], f"{partition}-{new_token(128)}")
 
     def get(self, id: str) -> Job:
-        """The job with this id, be it there or not. Raises ConfigError for an id of no partition."""
+        """The job with this id, be it there or not. Raises ConfigError for an id of no
+        partition.
+        """
         found, parts = _ID.fullmatch(flows.check_job(id)), self.parts()
         if found is None or int(found[1]) >= len(parts):
             wanted = f"a partition of topic {self.topic.name!r} below {len(parts)}, and '-'"
-            raise ConfigError(reason=f"the id of the job is {id!r}; expected it to begin with {wanted}")
+            raise ConfigError(
+                reason=f"the id of the job is {id!r}; expected it to begin with {wanted}"
+            )
         return Job(parts[int(found[1])], id)
 
-    async def send(self, job: Job, *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True) -> dict[str, JobOutcome]:
+    async def send(
+        self, job: Job, *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True
+    ) -> dict[str, JobOutcome]:
         """See Jobs.send."""
         part = self._part_of(job)
         return await part.send(job, wait=wait, timeout_s=timeout_s, fail_fast=fail_fast)
@@ -150,7 +165,10 @@ class TopicJobs:
         """
         some, names = list(jobs), (wait,) if isinstance(wait, str) else tuple(wait)
         by_part = self._by_part(some)
-        waits = {part: await part._make_wait(own, names, timeout_s, fail_fast=fail_fast) for part, own in by_part.items()}
+        waits = {
+            part: await part._make_wait(own, names, timeout_s, fail_fast=fail_fast)
+            for part, own in by_part.items()
+        }
         try:
             await save_all(some)
         except BusError as error:
@@ -166,7 +184,9 @@ class TopicJobs:
 
         return await self._in_order(some, by_part, begin)
 
-    async def wait(self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, JobOutcome]:
+    async def wait(
+        self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True
+    ) -> dict[str, JobOutcome]:
         """See Job.wait."""
         return await self._part_of(job).wait(job, groups, timeout_s=timeout_s, fail_fast=fail_fast)
 
@@ -193,8 +213,12 @@ class TopicJobs:
     @overload
     def completions(self, of: str | None = None) -> JobOutcomeIterator: ...
     @overload
-    def completions(self, of: str | None = None, *, group: str) -> AsyncGenerator[JobOutcome, None]: ...
-    def completions(self, of: str | None = None, *, group: str | None = None) -> JobOutcomeIterator | AsyncGenerator[JobOutcome, None]:
+    def completions(
+        self, of: str | None = None, *, group: str
+    ) -> AsyncGenerator[JobOutcome, None]: ...
+    def completions(
+        self, of: str | None = None, *, group: str | None = None
+    ) -> JobOutcomeIterator | AsyncGenerator[JobOutcome, None]:
         """See Jobs.completions. With the name of the topic ``of``: those of all its partitions.
 
         With ``group`` those that were pushed to the queue ``<partition queue>.done`` of any
@@ -211,7 +235,9 @@ class TopicJobs:
             return JobOutcomeIterator(self.bus, first.queue, channel, pattern=True)
         return first.completions(f"{of}/*" if of == self.topic.name else of)
 
-    def worker(self, group: str, **options: Unpack[WorkerKeywords]) -> Callable[[JobHandler], TopicWorker]:
+    def worker(
+        self, group: str, **options: Unpack[WorkerKeywords]
+    ) -> Callable[[JobHandler], TopicWorker]:
         """Make a coroutine function a worker of a group on all partitions; see Jobs.worker.
 
         At most ``limit`` (8) handlers run at once in all partitions. Dead letters go to
@@ -251,11 +277,17 @@ class TopicJobs:
         finally:
             for task in tasks.values():
                 task.cancel()  # a wait: messages that are put go on
-        found = {job: outcome for part, own in by_part.items() for job, outcome in zip(own, tasks[part].result(), strict=True)}
+        found = {
+            job: outcome
+            for part, own in by_part.items()
+            for job, outcome in zip(own, tasks[part].result(), strict=True)
+        }
         return [found[job] for job in some]
 
     async def _stored_outcomes(self, group: str) -> AsyncGenerator[JobOutcome, None]:
-        """Outcomes of all partitions as they come. The next of a partition is asked for after it."""
+        """Outcomes of all partitions as they come. The next of a partition is asked for after
+        it.
+        """
         streams: list[AsyncGenerator[JobOutcome, None]] = []
         asked: dict[asyncio.Future[JobOutcome], AsyncGenerator[JobOutcome, None]] = {}
         try:
@@ -264,7 +296,9 @@ class TopicJobs:
                     name = flows.outcome_queue(part.queue.name)
                     streams.append(read_stored_outcomes(self.bus, name, group))
                     asked[asyncio.ensure_future(anext(streams[-1]))] = streams[-1]
-                done, _ = await asyncio.wait(asked, timeout=GROWTH_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    asked, timeout=GROWTH_POLL_S, return_when=asyncio.FIRST_COMPLETED
+                )
                 for task in done:
                     stream = asked.pop(task)
                     yield task.result()

@@ -1,4 +1,4 @@
-"""One partition queue of a topic, and pushes that may have to wait until it is attached."""
+"""A partition queue of a topic, and pushes that may have to wait until it is attached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.command_generators import T
-from busmq_spark.core.topic import PushedTopicMessageIds, TopicMessageId, partition_home, partition_queue
+from busmq_spark.core.topic import (
+    PushedTopicMessageIds,
+    TopicMessageId,
+    partition_home,
+    partition_queue,
+)
 from busmq_spark.errors import BusError
 
 if TYPE_CHECKING:
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TopicPartitionQueue(Queue):
-    """One partition: an ordinary queue, created on a server in its turn."""
+    """A partition: an ordinary queue, created on a server in its turn."""
 
     def __init__(self, topic: Topic, partition: int) -> None:
         home = partition_home(partition, len(topic.bus.servers.commands))
@@ -41,7 +46,7 @@ class TopicPartitionQueue(Queue):
         return self.bus.servers.ready[self.server if self.attached else self._home_server]
 
     def push_when_attached(self, push: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
-        """Push now, or when it is attached, behind the pushes that wait for that already."""
+        """Push now, or when it is attached, after the pushes that already wait for that."""
         if self.attached and not self.waiting:
             return push()
         self.waiting += 1
@@ -58,7 +63,9 @@ class TopicPartitionQueue(Queue):
 
 
 def spawn_for_result(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> asyncio.Future[T]:
-    """The result of work that is a task of the bus, whose errors are the caller's and end nothing else."""
+    """The result of work that is a task of the bus, whose errors are the caller's and end nothing
+    else.
+    """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     async def run() -> None:
@@ -67,7 +74,7 @@ def spawn_for_result(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> async
         except asyncio.CancelledError:
             future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001  the caller gets it
+        except Exception as error:  # noqa: BLE001  # the caller gets it
             if not future.done():
                 future.set_exception(error)
         else:
@@ -79,20 +86,38 @@ def spawn_for_result(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> async
 
 
 def complete_push_many(
-    pushes: Mapping[int, asyncio.Future[list[int]]], chosen: Sequence[int], outer: asyncio.Future[Sequence[TopicMessageId]]
+    pushes: Mapping[int, asyncio.Future[list[int]]],
+    chosen: Sequence[int],
+    outer: asyncio.Future[Sequence[TopicMessageId]],
 ) -> None:
-    """All pushes have ended: the places of the values, of which each went to the partition chosen for it, or the first error."""
-    failed = [inner for inner in pushes.values() if inner.cancelled() or inner.exception() is not None]
+    """All pushes have ended: the places of the values, of which each went to the partition chosen
+    for it, or the first error.
+    """
+    failed = [
+        inner for inner in pushes.values() if inner.cancelled() or inner.exception() is not None
+    ]
     if not failed:
-        _set_result_if_pending(outer, PushedTopicMessageIds(chosen, {which: inner.result() for which, inner in pushes.items()}))
+        _set_result_if_pending(
+            outer,
+            PushedTopicMessageIds(
+                chosen, {which: inner.result() for which, inner in pushes.items()}
+            ),
+        )
         return
-    ids = {which: repeat(None) if inner in failed else iter(inner.result()) for which, inner in pushes.items()}
+    ids = {
+        which: repeat(None) if inner in failed else iter(inner.result())
+        for which, inner in pushes.items()
+    }
     found = [(which, next(ids[which])) for which in chosen]
-    _set_push_error(outer, failed, [None if id is None else TopicMessageId(which, id) for which, id in found])
+    _set_push_error(
+        outer, failed, [None if id is None else TopicMessageId(which, id) for which, id in found]
+    )
 
 
-def complete_push(partition: int, inner: asyncio.Future[int], outer: asyncio.Future[TopicMessageId]) -> None:
-    """The same of a single push."""
+def complete_push(
+    partition: int, inner: asyncio.Future[int], outer: asyncio.Future[TopicMessageId]
+) -> None:
+    """Complete a single push in the same way."""
     if inner.cancelled() or inner.exception() is not None:
         _set_push_error(outer, [inner], [None])
     else:
@@ -104,8 +129,16 @@ def _set_result_if_pending(outer: asyncio.Future[T], result: T) -> None:
         outer.set_result(result)
 
 
-def _set_push_error(outer: asyncio.Future[Any], failed: Sequence[asyncio.Future[Any]], placed: list[TopicMessageId | None]) -> None:
-    errors = [error for inner in failed if not inner.cancelled() and (error := inner.exception()) is not None]
+def _set_push_error(
+    outer: asyncio.Future[Any],
+    failed: Sequence[asyncio.Future[Any]],
+    placed: list[TopicMessageId | None],
+) -> None:
+    errors = [
+        error
+        for inner in failed
+        if not inner.cancelled() and (error := inner.exception()) is not None
+    ]
     if outer.done():
         return
     if not errors:

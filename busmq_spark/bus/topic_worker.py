@@ -1,6 +1,7 @@
 """A worker of all partitions of a topic: one handler, one limit, and a worker for each partition.
 
-Rule 1. Partitions do not wait for each other: one whose server is away is worked on when it is back.
+Rule 1. Partitions do not wait for each other: one whose server is away is worked on when it is
+        back.
 Rule 2. A partition that comes later is worked on from its oldest job.
 """
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.topic_jobs import PartitionJobs, TopicJobs
 
 RETRY_S = 1.0
-"""How often it is looked whether a server that was away is back."""
+"""Seconds between two tries of a server that was away."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -119,7 +120,7 @@ class TopicWorker:
 
     @property
     def running(self) -> int:
-        """How many handlers run now."""
+        """Return the number of running handlers."""
         return sum(each.running for each in self.workers.values())
 
     # -- inside ---------------------------------------------------------------------------------
@@ -127,7 +128,11 @@ class TopicWorker:
     async def _begin(self, options: WorkerOptions) -> None:
         """Work on the partitions that are known, and not worked on yet."""
         async with self._lock:
-            missing = [(which, part) for which, part in enumerate(self.jobs.parts()) if which not in self.workers and part.queue.reachable]
+            missing = [
+                (which, part)
+                for which, part in enumerate(self.jobs.parts())
+                if which not in self.workers and part.queue.reachable
+            ]
             await asyncio.gather(*(self._begin_one(*each, options) for each in missing))
 
     async def _begin_one(self, which: int, part: PartitionJobs, options: WorkerOptions) -> None:

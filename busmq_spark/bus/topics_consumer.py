@@ -1,11 +1,12 @@
-"""One consumer of several topics: a member of one group in each of them, read in fair turns.
+"""A consumer of several topics: a member of one group in each of them, read in fair turns.
 
     async with bus.consumer(["metrics", "events"], group="agg") as consumer:
         async for batch in consumer.batches(most=1000):
             print(batch.topic, batch.partition)
             await consumer.ack(batch)
 
-Membership, ranges and acks are those of each topic (bus/member.py): topics do not wait for each other.
+Membership, ranges and acks are those of each topic (bus/member.py): topics do not wait for each
+other.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class TopicsConsumer(Emitter):
         """The partitions that it owns now, by topic."""
         return {name: member.partitions for name, member in self.members.items()}
 
-    async def batches(self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0) -> AsyncIterator[OwnedPartitionMessages]:
+    async def batches(
+        self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0
+    ) -> AsyncIterator[OwnedPartitionMessages]:
         """Batches of one ``batch.topic`` and ``batch.partition`` each, as Member.batches.
 
         Topics with messages have their turns one after the other. Ends at ``stop()``.

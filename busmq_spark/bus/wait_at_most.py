@@ -8,7 +8,9 @@ from contextlib import suppress
 
 
 async def wait_at_most(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Await ``work()``; after ``seconds`` it is cancelled. Which of the two ended the wait is not said: callers look at their state."""
+    """Await ``work()``; after ``seconds`` it is cancelled. Which of the two ended the wait is not
+    said: callers look at their state.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work()

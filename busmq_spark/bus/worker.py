@@ -8,8 +8,10 @@
 
     await concat.run()
 
-Rule 1. The outcome is written first, and published with it; then the message is acked. A worker that finds an outcome for a message only acks it.
-Rule 2. An outcome is accepted until a later lease of the message has begun; then it is refused, and logged.
+Rule 1. The outcome is written first, and published with it; then the message is acked. A worker
+        that finds an outcome for a message only acks it.
+Rule 2. An outcome is accepted until a later lease of the message has begun; then it is refused, and
+        logged.
 Rule 3. While a handler runs, its lease is kept, until its deadline.
 Rule 4. A handler is one task; all else is done for what was leased, or is finished, at once.
 """
@@ -34,7 +36,16 @@ from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.message import CHUNK_BYTES
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.shared_group import LeasedMessage
-from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, Reject, Release, StateError, WorkTimeout
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    LinkLost,
+    MessageRefused,
+    Reject,
+    Release,
+    StateError,
+    WorkTimeout,
+)
 from busmq_spark.errors.foreign import error_text, exc_info
 
 if TYPE_CHECKING:
@@ -59,7 +70,9 @@ class _RunningJob:
 
 
 class Worker:
-    """A handler of the jobs of a queue, in a group of it. ``async with`` begins to work, and ends it: what runs then is given back."""
+    """A handler of the jobs of a queue, in a group of it. ``async with`` begins to work, and ends
+    it: running jobs are given back.
+    """
 
     def __init__(self, jobs: Jobs, handler: JobHandler, options: WorkerOptions) -> None:
         self.check_handler(handler, options)
@@ -67,7 +80,9 @@ class Worker:
         self.slots = FairSlots(options.limit)
         self._group = JobConsumerGroup(jobs.queue, self)
         self._tasks: list[asyncio.Task[None]] = []
-        self._at_work: dict[asyncio.Task[None], _RunningJob] = {}  # whose handlers have not ended, in the order of their deadlines
+        self._at_work: dict[
+            asyncio.Task[None], _RunningJob
+        ] = {}  # whose handlers have not ended, in the order of their deadlines
         self._deadline: asyncio.TimerHandle | None = None
         self._finished: list[LeasedJob] = []
         self._settling: asyncio.Task[None] | None = None
@@ -92,22 +107,35 @@ class Worker:
         """Whether the caller is one of its handlers."""
         return asyncio.current_task() in self._at_work
 
-    # -- life -------------------------------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         queue = await self.jobs.attached_queue()
         if self._tasks:
-            raise StateError(event="begin", what=repr(self), state="at work already", remedy="Make another worker for more of it, or raise its limit")
+            raise StateError(
+                event="begin",
+                what=repr(self),
+                state="at work already",
+                remedy="Make another worker for more of it, or raise its limit",
+            )
         self._group = JobConsumerGroup(queue, self)
         await self._group.__aenter__()
         self._resumed.set()
         self._over.clear()
         self.jobs.bus.adopt(self)
         self.jobs.at_work.add(self)
-        self._tasks = [self._spawn(self._read_jobs(), "reading"), self._spawn(self._extend_leases_regularly(), "keeping leases")]
+        self._tasks = [
+            self._spawn(self._read_jobs(), "reading"),
+            self._spawn(self._extend_leases_regularly(), "keeping leases"),
+        ]
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.stop()
 
     async def run(self) -> None:
@@ -120,14 +148,17 @@ class Worker:
         await self._over.wait()
 
     async def stop(self) -> None:
-        """Stop now: handlers are cancelled, and their jobs given back as if they had not begun. No error when it has ended.
+        """Stop now: handlers are cancelled, and their jobs given back as if they had not begun. No
+        error when it has ended.
 
         Called by a handler of this worker, it returns at once.
         """
         if self.is_handling:
             self._spawn(self.stop(), "stopping")
             return
-        async with self._leaving:  # who comes second waits for the first, and does what that was kept from
+        async with (
+            self._leaving
+        ):  # the second caller waits for the first, and finishes its work if it was kept from it
             if not self._tasks:
                 return
             for running in self._at_work.values():
@@ -136,7 +167,9 @@ class Worker:
                 task.cancel()
             await asyncio.wait(self._tasks)
             await self._wait_for_tasks()
-            self.slots.give_back(len(self._at_work))  # of tasks that had not begun when they were cancelled
+            self.slots.give_back(
+                len(self._at_work)
+            )  # of tasks that had not begun when they were cancelled
             self._at_work.clear()
             await self._group.stop()
             for each in self._durable.values():
@@ -148,11 +181,13 @@ class Worker:
             self._over.set()
 
     async def detach(self) -> None:
-        """As ``stop``: every object of a bus has ``detach``."""
+        """Stop: every object of a bus has ``detach``."""
         await self.stop()
 
     async def pause(self, timeout_s: float | None = None) -> None:
-        """Begin no more jobs until ``resume()``; returns when those that are begun are done. Raises WorkTimeout, and stays paused."""
+        """Begin no more jobs until ``resume()``; returns when those that are begun are done. Raises
+        WorkTimeout, and stays paused.
+        """
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s, 0)
         self._resumed.clear()
@@ -162,28 +197,36 @@ class Worker:
                     pass
                 await self._wait_for_tasks()
         except TimeoutError:
-            raise self._timeout_error(f"{len(self._at_work)} handlers", timeout_s, remedy="It stays paused") from None
+            raise self._timeout_error(
+                f"{len(self._at_work)} handlers", timeout_s, remedy="It stays paused"
+            ) from None
 
     async def resume(self) -> None:
         """End a pause."""
         self._resumed.set()
 
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Finish what is begun, begin nothing more, and stop. Raises WorkTimeout, and stays paused."""
+        """Finish what is begun, begin nothing more, and stop. Raises WorkTimeout, and stays
+        paused.
+        """
         await self.pause(timeout_s)
         await self.stop()
 
     async def _wait_for_tasks(self) -> None:
         me = asyncio.current_task()  # of a handler that drains its worker
-        while tasks := [each for each in (*self._at_work, *self._failing, self._settling) if each not in (None, me) and not each.done()]:
+        while tasks := [
+            each
+            for each in (*self._at_work, *self._failing, self._settling)
+            if each not in (None, me) and not each.done()
+        ]:
             await asyncio.wait(tasks)
 
     @property
     def running(self) -> int:
-        """How many handlers run now."""
+        """Return the number of running handlers."""
         return len(self._at_work)
 
-    # -- reading ----------------------------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     async def _read_jobs(self) -> None:
         pauses = Pauses()
@@ -199,7 +242,10 @@ class Worker:
                         begun = self._start_handlers(works)
                         if other or done:
                             await self._settle_without_handler(other, done)
-                        if len(batch) == free or sum(len(each.value) for each in batch) >= CHUNK_BYTES:
+                        if (
+                            len(batch) == free
+                            or sum(len(each.value) for each in batch) >= CHUNK_BYTES
+                        ):
                             nap_s = 0  # there may be more
                 pauses.failures = 0
             except LinkLost as error:
@@ -214,28 +260,46 @@ class Worker:
             if nap_s:
                 await self._group.sleep_unless_woken(nap_s)
 
-    async def _begin_jobs(self, batch: Sequence[LeasedMessage]) -> tuple[list[LeasedJob], list[LeasedMessage], list[tuple[LeasedJob, bytes]]]:
-        """Begin what was leased: whose handlers are to start, what names no job, and what has an outcome."""
+    async def _begin_jobs(
+        self, batch: Sequence[LeasedMessage]
+    ) -> tuple[list[LeasedJob], list[LeasedMessage], list[tuple[LeasedJob, bytes]]]:
+        """Begin what was leased: whose handlers are to start, what names no job, and what has an
+        outcome.
+        """
         asked = [(each, self.work_of(each)) for each in batch]
         works = [work for _, work in asked if work is not None]
-        answers = await self._group.run_with_retries(lambda: flows.begin_work(works, self.jobs.outcome_ttl_s)) if works else []
+        answers = (
+            await self._group.run_with_retries(
+                lambda: flows.begin_work(works, self.jobs.outcome_ttl_s)
+            )
+            if works
+            else []
+        )
         found = list(zip(works, answers, strict=True))
         begun = [work for work, (answer, _) in found if answer == "ok"]
         done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
         return begun, [each for each, work in asked if work is None], done
 
-    async def _settle_without_handler(self, other: Sequence[LeasedMessage], done: Sequence[tuple[LeasedJob, bytes]]) -> None:
-        """Messages that name no job, and those whose jobs have their outcomes: their workers died before they could ack."""
+    async def _settle_without_handler(
+        self, other: Sequence[LeasedMessage], done: Sequence[tuple[LeasedJob, bytes]]
+    ) -> None:
+        """Messages that name no job, and those whose jobs have their outcomes: their workers died
+        before they could ack.
+        """
         try:
             await self._publish_durably(done)
             await self._group.ack_settled([work.delivery for work, _ in done])
             for each in other:
-                await self._group.reject(each, f"it begins with {each.value[:40]!r}, and names no job")
+                await self._group.reject(
+                    each, f"it begins with {each.value[:40]!r}, and names no job"
+                )
         except BusError as error:
             self._warn_not_settled(len(other) + len(done), error)
 
     def _start_handlers(self, works: Sequence[LeasedJob]) -> int:
-        """How many. One task for each, and one timer for all of them: a task of the bus and a timeout would cost as much as the rest of a job."""
+        """Return the number of started handlers. Each handler has a task, and one timer serves all
+        of them: a task of the bus and a timeout would cost as much as the rest of a job.
+        """
         loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
         ends = loop.time() + (deadline_s or 0)
         for work in works:
@@ -256,21 +320,30 @@ class Worker:
                 task.cancel()
 
     async def without_outcome(self, spent: Sequence[LeasedMessage]) -> list[LeasedMessage]:
-        """Of deliveries whose tries are used up those whose jobs have no outcome, and can get none but a failure now. The others are acked."""
+        """Of deliveries whose tries are used up those whose jobs have no outcome, and can get none
+        but a failure now. The others are acked.
+        """
         works, other, done = await self._begin_jobs(spent)
         if done:
             await self._settle_without_handler([], done)
         return [*(work.delivery for work in works), *other]
 
     def work_of(self, delivery: LeasedMessage) -> LeasedJob | None:
-        """What a message asks for; None when it names no job."""
+        """Return the work that a message asks for; return None when it names no job."""
         try:
             id, client, done = flows.decode_reference(delivery.value, self.jobs.queue.name)
         except MessageRefused:
             return None
-        return LeasedJob(delivery, JobKeys(id, self.jobs.queue.keys.cluster), client, self.options.group, self._group.life, done or self.jobs.done)
+        return LeasedJob(
+            delivery,
+            JobKeys(id, self.jobs.queue.keys.cluster),
+            client,
+            self.options.group,
+            self._group.life,
+            done or self.jobs.done,
+        )
 
-    # -- working ----------------------------------------------------------------------------------------------------------------------------
+    # -- working -----------------------------------------------------------------------------------
 
     async def _run_handler(self, at_work: _RunningJob) -> None:
         """Call the handler. Another task settles its outcome, together with others."""
@@ -282,10 +355,11 @@ class Worker:
             if not at_work.late and self._is_given_up(at_work):
                 raise
             failed = error  # the handler's own: it was not cancelled by this worker
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its answer
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is its answer
             failed = error
         finally:
-            self._at_work.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # there is one
+            # There is one
+            self._at_work.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             self.slots.give_back(1)
         if at_work.late:
             failed = self._timeout_error(f"job {work.keys.id}", self.options.deadline_s)
@@ -306,7 +380,13 @@ class Worker:
         return at_work.given_up or any(task.cancelling() or task.done() for task in self._tasks)
 
     def _timeout_error(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
-        return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
+        return WorkTimeout(
+            what=what,
+            group=self.options.group,
+            queue=self.jobs.queue.name,
+            timeout_s=timeout_s,
+            **remedy,
+        )
 
     async def _retry_or_reject_job(self, work: LeasedJob, failed: BaseException) -> None:
         """A handler has raised: the job is handed back, tried again, or a dead letter."""
@@ -326,7 +406,9 @@ class Worker:
         except BusError as refusal:
             self._warn_not_settled(1, refusal)
 
-    def _log_failure(self, work: LeasedJob, failed: BaseException, error: str, *, quietly: bool) -> None:
+    def _log_failure(
+        self, work: LeasedJob, failed: BaseException, error: str, *, quietly: bool
+    ) -> None:
         info = exc_info(failed)
         log.log(
             logging.INFO if quietly else logging.WARNING,
@@ -336,10 +418,13 @@ class Worker:
         )
 
     async def _settle_finished(self) -> None:
-        """Write outcomes, and then ack: what is finished meanwhile goes with the next call."""
+        """Write outcomes, and then ack: jobs that finish meanwhile go with the next call."""
         try:
             while self._finished:
-                some, self._finished = self._finished[:MAX_OUTCOMES_PER_SETTLE], self._finished[MAX_OUTCOMES_PER_SETTLE:]
+                some, self._finished = (
+                    self._finished[:MAX_OUTCOMES_PER_SETTLE],
+                    self._finished[MAX_OUTCOMES_PER_SETTLE:],
+                )
                 try:
                     await self._group.ack_settled(await self.write([(work, None) for work in some]))
                 except BusError as error:
@@ -348,17 +433,33 @@ class Worker:
             self._settling = None
 
     def _warn_not_settled(self, count: int, error: BusError) -> None:
-        log.warning("queue %r, group %r: %d messages are not settled; their leases end by themselves: %s", *self._group.names, count, error)
+        log.warning(
+            "queue %r, group %r: %d messages are not settled; their leases end by themselves: %s",
+            *self._group.names,
+            count,
+            error,
+        )
 
     async def write(self, outcomes: Sequence[tuple[LeasedJob, str | None]]) -> list[LeasedMessage]:
         """Write outcomes, durably and once: the deliveries that can be settled then."""
         if not outcomes:
             return []
         name = self.jobs.queue.name
-        answers = await self._group.run_with_retries(lambda: flows.write_outcomes(outcomes, name, self.jobs.outcome_ttl_s))
-        taken = [(work, text) for (work, _), (answer, text) in zip(outcomes, answers, strict=True) if answer != "late"]
+        answers = await self._group.run_with_retries(
+            lambda: flows.write_outcomes(outcomes, name, self.jobs.outcome_ttl_s)
+        )
+        taken = [
+            (work, text)
+            for (work, _), (answer, text) in zip(outcomes, answers, strict=True)
+            if answer != "late"
+        ]
         if late := len(outcomes) - len(taken):
-            log.warning("queue %r, group %r: answers of %d jobs are refused: their leases had ended, others have them", *self._group.names, late)
+            log.warning(
+                "queue %r, group %r: answers of %d jobs are refused: their leases had ended, others"
+                " have them",
+                *self._group.names,
+                late,
+            )
         await self._publish_durably(taken)
         return [work.delivery for work, _ in taken]
 
@@ -368,7 +469,9 @@ class Worker:
                 queue = self.jobs.bus.queue(name)
                 await queue.attach()
                 self._durable[name] = queue
-            await self._durable[name].push_many([text for work, text in written if work.done == name])
+            await self._durable[name].push_many(
+                [text for work, text in written if work.done == name]
+            )
 
     async def _extend_leases_regularly(self) -> None:
         while True:
@@ -377,7 +480,9 @@ class Worker:
                 try:
                     refused = set(await self._group.extend(at_work, lease_s=self._group.lease_s))
                 except BusError as error:
-                    log.warning("queue %r, group %r: leases are not kept now: %s", *self._group.names, error)
+                    log.warning(
+                        "queue %r, group %r: leases are not kept now: %s", *self._group.names, error
+                    )
                     continue
                 for task, each in [*self._at_work.items()]:
                     if each.work.delivery in refused:  # the lease is another's, or has ended
@@ -385,4 +490,6 @@ class Worker:
                         task.cancel()
 
     def _spawn(self, work: Any, what: str) -> asyncio.Task[None]:
-        return self.jobs.bus.spawn(work, f"{what} of group {self.options.group} of {self.jobs.queue.name}")
+        return self.jobs.bus.spawn(
+            work, f"{what} of group {self.options.group} of {self.jobs.queue.name}"
+        )

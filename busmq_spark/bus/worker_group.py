@@ -29,9 +29,16 @@ class WorkerGroup:
     def __init__(self, workers: Sequence[Worker | TopicWorker], limit: int) -> None:
         check_limit(limit)
         if not all(hasattr(each, "slots") for each in workers):
-            raise ConfigError(reason=f"the workers are {show(workers)}; expected what jobs.worker(...) made of functions")
+            raise ConfigError(
+                reason=(
+                    f"the workers are {show(workers)}; expected what jobs.worker(...) made of"
+                    " functions"
+                )
+            )
         if not workers or len(set(workers)) < len(workers):
-            raise ConfigError(reason=f"the workers are {list(workers)}; expected one or more, each once")
+            raise ConfigError(
+                reason=f"the workers are {list(workers)}; expected one or more, each once"
+            )
         self._workers, self._stack = workers, AsyncExitStack()
         slots = FairSlots(limit)
         for each in workers:
@@ -47,7 +54,12 @@ class WorkerGroup:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._stack.aclose()
 
     async def run(self) -> None:

@@ -9,7 +9,9 @@ from busmq_spark.errors import ConfigError
 
 
 def confirm(out: CliOutput, consequence: str, *, yes: bool) -> None:
-    """Ask whether to go on, unless ``--yes`` was given; raises ConfigError where nobody can answer."""
+    """Ask whether to go on, unless ``--yes`` was given; raises ConfigError where nobody can
+    answer.
+    """
     if yes:
         return
     if out.as_json or not sys.stdin.isatty():

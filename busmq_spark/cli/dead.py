@@ -1,4 +1,6 @@
-"""``busmq dead list``, ``show`` and ``purge``: messages that groups gave up. ``replay`` is in dead_replay.py."""
+"""``busmq dead list``, ``show`` and ``purge``: messages that groups gave up. ``replay`` is in
+dead_replay.py.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,12 @@ from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
-from busmq_spark.cli.terminal_text import escape_control_characters, format_count, value_json, value_text
+from busmq_spark.cli.terminal_text import (
+    escape_control_characters,
+    format_count,
+    value_json,
+    value_text,
+)
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter, recorded_runs
 from busmq_spark.core.message import Message
 from busmq_spark.core.queue import trim
@@ -21,19 +28,29 @@ from busmq_spark.errors import MessageRefused
 from busmq_spark.options import RedisOptions
 
 SHOWN_CHARS = 60
-IdArgument = Annotated[int, typer.Argument(metavar="ID", help="Id of the dead letter, as 'busmq dead list' shows it.", show_default=False)]
+IdArgument = Annotated[
+    int,
+    typer.Argument(
+        metavar="ID",
+        help="Id of the dead letter, as 'busmq dead list' shows it.",
+        show_default=False,
+    ),
+]
 
 
 def list_(
     queue: QueueArgument,
     *,
-    first: Annotated[int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest.")] = 10,
+    first: Annotated[
+        int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest.")
+    ] = 10,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """List the dead letters in a dead-letter queue, oldest first.
 
-    A letter is of record when a group of this bus wrote it. The origin of another one is only what the letter says.
+    A letter is of record when a group of this bus wrote it. The origin of another one is only what
+    the letter says.
 
     ```
     busmq dead list mail.dead
@@ -43,7 +60,10 @@ def list_(
     out = CliOutput(as_json)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
-        found = [(message.id, decode_dead_letter(queue, message)) for message in stored_messages(place, state.oldest, state.newest, first)]
+        found = [
+            (message.id, decode_dead_letter(queue, message))
+            for message in stored_messages(place, state.oldest, state.newest, first)
+        ]
         runs = place.link.run(recorded_runs(place.keys, state.born, state.oldest))
     recorded = {id: any(id in run for run in runs) for id, _ in found}
     if as_json:
@@ -64,9 +84,15 @@ def list_(
         ("error", "left"),
         ("value", "left"),
     ]
-    out.print_table(table(columns, [_dead_letter_row(id, letter, recorded=recorded[id]) for id, letter in found]))
+    out.print_table(
+        table(
+            columns, [_dead_letter_row(id, letter, recorded=recorded[id]) for id, letter in found]
+        )
+    )
     if state.count > len(found):
-        out.note(f"{format_count(state.count - len(found), 'more dead letter')}; --first N shows more")
+        out.note(
+            f"{format_count(state.count - len(found), 'more dead letter')}; --first N shows more"
+        )
 
 
 def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
@@ -90,7 +116,9 @@ def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
 def purge(
     queue: QueueArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete them: they cannot be had back.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete them: they cannot be had back.")
+    ] = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,11 +155,13 @@ def stored_messages(place: LocatedQueue, first: int, last: int, most: int) -> It
 
 
 def decode_dead_letter(queue: str, message: Message) -> DeadLetter:
-    """What a message says as a dead letter. Raises MessageRefused, which names queue and id."""
+    """Decode a message as a dead letter. Raises MessageRefused, which names queue and id."""
     try:
         return decode_letter(message.value)
     except MessageRefused as error:
-        raise MessageRefused(reason=f"message {message.id} of queue {queue!r}: {error.details['reason']}") from None
+        raise MessageRefused(
+            reason=f"message {message.id} of queue {queue!r}: {error.details['reason']}"
+        ) from None
 
 
 def _dead_letter_json(queue: str, id: int, letter: DeadLetter) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """``busmq dead replay``: originals go back into their queues.
 
-Rule 1. A letter says itself which queue it is from, and whoever may push to the dead-letter queue can write one. It goes
-        there only where the bus has recorded that a group wrote the letter; else the user names the queue.
+Rule 1. A letter says itself which queue it is from, and whoever may push to the dead-letter queue
+        can write one. It goes there only where the bus has recorded that a group wrote the letter;
+        else the user names the queue.
 Rule 2. Nothing is put back before the user has seen which letters go where, and has agreed.
 """
 
@@ -39,7 +40,10 @@ ToOption = Annotated[
         "--to",
         metavar="QUEUE",
         show_default=False,
-        help="Put all letters into this queue, whatever they say. Given several times: each into the one of them that it names.",
+        help=(
+            "Put all letters into this queue, whatever they say. Given several times: each into the"
+            " one of them that it names."
+        ),
     ),
 ]
 
@@ -75,12 +79,22 @@ class _Replay:
 
     def routed(self, messages: Sequence[Message]) -> list[tuple[int, DeadLetter, _Route]]:
         """Each letter with its way. Raises MessageRefused for a message that is no letter."""
-        runs = self.place.link.run(recorded_runs(self.place.keys, self.born, messages[0].id)) if messages else []
+        runs = (
+            self.place.link.run(recorded_runs(self.place.keys, self.born, messages[0].id))
+            if messages
+            else []
+        )
         found = []
         for message in messages:
             letter = decode_dead_letter(self.queue, message)
             recorded = any(message.id in run for run in runs)
-            route = _Route(letter.group, letter.queue, letter.link, recorded, self._target(letter, recorded=recorded))
+            route = _Route(
+                letter.group,
+                letter.queue,
+                letter.link,
+                recorded,
+                self._target(letter, recorded=recorded),
+            )
             found.append((message.id, letter, route))
         return found
 
@@ -96,18 +110,27 @@ def replay(
     queue: QueueArgument,
     *,
     most: Annotated[
-        int | None, typer.Option("--most", min=1, metavar="N", help="The N oldest; all of them when not given.", show_default=False)
+        int | None,
+        typer.Option(
+            "--most",
+            min=1,
+            metavar="N",
+            help="The N oldest; all of them when not given.",
+            show_default=False,
+        ),
     ] = None,
     to: ToOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Put originals back at the end of their queues, each once, oldest first, and remove their dead letters.
+    """Put originals back at the end of their queues, each once, oldest first, and remove their dead
+    letters.
 
-    The command shows from where the letters are and where they go, and asks. A letter names its queue itself. It goes
-    there when a group of this bus wrote it. A letter that is not of record, as of a query or of a federation peer, needs --to.
-    A command that was killed or cut off can be given again: what was put back is not put back twice.
+    The command shows from where the letters are and where they go, and asks. A letter names its
+    queue itself. It goes there when a group of this bus wrote it. A letter that is not of record,
+    as of a query or of a federation peer, needs --to. A command that was killed or cut off can be
+    given again: a letter that was put back is not put back twice.
 
     ```
     busmq dead replay mail.dead
@@ -119,12 +142,21 @@ def replay(
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
         if queue in (to or ()):
-            raise ConfigError(reason=f"--to is {queue!r}, the dead-letter queue itself; expected another queue")
-        job, wanted = _Replay(queue, place, state.born, tuple(dict.fromkeys(to or ()))), min(state.count, most or state.count)
+            raise ConfigError(
+                reason=f"--to is {queue!r}, the dead-letter queue itself; expected another queue"
+            )
+        job, wanted = (
+            _Replay(queue, place, state.born, tuple(dict.fromkeys(to or ()))),
+            min(state.count, most or state.count),
+        )
         _agree(out, job, state.oldest, state.newest, wanted, yes=yes)
         with TerminalProgressBar(out, f"putting back from {queue}", wanted, "messages") as meter:
             # Read anew each time, since what was put back has left the queue.
-            while messages := list(stored_messages(place, state.oldest, state.newest, min(MESSAGES_PER_STEP, wanted - meter.items))):
+            while messages := list(
+                stored_messages(
+                    place, state.oldest, state.newest, min(MESSAGES_PER_STEP, wanted - meter.items)
+                )
+            ):
                 for target, some in groupby(job.routed(messages), key=lambda each: each[2].target):
                     part = [(id, letter) for id, letter, _ in some]
                     if target is None:
@@ -136,12 +168,17 @@ def replay(
         out.print_json(queue=queue, replayed=put)
     else:
         out.print_lines(
-            *[f"{format_count(number, 'message')} put back into queue {target}." for target, number in put.items()]
+            *[
+                f"{format_count(number, 'message')} put back into queue {target}."
+                for target, number in put.items()
+            ]
             or [f"Queue {queue} holds no dead letters."]
         )
 
 
-def _agree(out: CliOutput, job: _Replay, oldest: int, newest: int, wanted: int, *, yes: bool) -> None:
+def _agree(
+    out: CliOutput, job: _Replay, oldest: int, newest: int, wanted: int, *, yes: bool
+) -> None:
     """Show the plan, and return once the user has agreed. Raises ConfigError."""
     routes: Counter[_Route] = Counter()
     refused, at, left = 0, oldest, wanted
@@ -150,7 +187,10 @@ def _agree(out: CliOutput, job: _Replay, oldest: int, newest: int, wanted: int, 
             routes[route] += 1
             refused = refused or (id if route.target is None else 0)
         at, left = messages[-1].id + 1, left - len(messages)
-    plan = [f"{format_count(number, 'letter')} {route}" for route, number in routes.most_common(SHOWN_LINES)]
+    plan = [
+        f"{format_count(number, 'letter')} {route}"
+        for route, number in routes.most_common(SHOWN_LINES)
+    ]
     if len(routes) > SHOWN_LINES:
         plan.append(f"and letters of {len(routes) - SHOWN_LINES} more origins")
     if refused:
@@ -158,8 +198,15 @@ def _agree(out: CliOutput, job: _Replay, oldest: int, newest: int, wanted: int, 
     if not routes or yes:
         return
     if out.as_json or not sys.stdin.isatty():
-        raise ConfigError(reason=f"this would put back from queue {job.queue!r}: {'; '.join(plan)}. Add --yes to do so")
-    out.print_lines(f"This would put back from queue {job.queue}:", *(f"  {one_line(line)}" for line in plan))
+        raise ConfigError(
+            reason=(
+                f"this would put back from queue {job.queue!r}: {'; '.join(plan)}. Add --yes to"
+                " do so"
+            )
+        )
+    out.print_lines(
+        f"This would put back from queue {job.queue}:", *(f"  {one_line(line)}" for line in plan)
+    )
     if not typer.confirm("Do it?"):
         raise ConfigError(reason="nothing was put back")
 
@@ -167,12 +214,22 @@ def _agree(out: CliOutput, job: _Replay, oldest: int, newest: int, wanted: int, 
 def _refusal(queue: str, id: int, plan: Sequence[str]) -> ConfigError:
     found = f" ({'; '.join(plan)})" if plan else ""
     return ConfigError(
-        reason=f"nobody has recorded that a group of this bus wrote message {id} of queue {queue!r}{found}. It may be a query's, or forged. "
-        f"Look at it with 'busmq dead list {queue}', then name the queue for the letters with --to QUEUE, or 'busmq dead purge' them"
+        reason=(
+            f"nobody has recorded that a group of this bus wrote message {id} of queue"
+            f" {queue!r}{found}. It may be a query's, or forged. Look at it with 'busmq dead list"
+            f" {queue}', then name the queue for the letters with --to QUEUE, or 'busmq dead purge'"
+            " them"
+        )
     )
 
 
-def _put_back(links: list[Link], dead: LocatedQueue, born: str, target: str, letters: list[tuple[int, DeadLetter]]) -> None:
+def _put_back(
+    links: list[Link],
+    dead: LocatedQueue,
+    born: str,
+    target: str,
+    letters: list[tuple[int, DeadLetter]],
+) -> None:
     place = locate_queue(target, links)
     found = place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
     rows = [(id, letter.value) for id, letter in letters]
@@ -183,5 +240,7 @@ def _put_back(links: list[Link], dead: LocatedQueue, born: str, target: str, let
         if done:
             dead.link.run(trim(dead.keys, part[done - 1][0]))
         if done < len(part):
-            raise QueueFull(queue=target, maxsize=found.maxsize, waited="", left=len(rows) - at - done)
+            raise QueueFull(
+                queue=target, maxsize=found.maxsize, waited="", left=len(rows) - at - done
+            )
         at += len(chunk)

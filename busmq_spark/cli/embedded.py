@@ -18,18 +18,32 @@ ALIVE_CHECK_INTERVAL_S = 1.0
 
 
 def embedded(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")
+    ] = 0,
     folder: Annotated[
-        Path | None, typer.Option("--dir", file_okay=False, help="Keep the data in this folder. Without it a temporary one is used and removed.")
+        Path | None,
+        typer.Option(
+            "--dir",
+            file_okay=False,
+            help="Keep the data in this folder. Without it a temporary one is used and removed.",
+        ),
     ] = None,
     aof: Annotated[
-        bool, typer.Option("--aof", help="Write every change to an append-only file in --dir, so that messages survive a restart.")
+        bool,
+        typer.Option(
+            "--aof",
+            help=(
+                "Write every change to an append-only file in --dir, so that messages survive a"
+                " restart."
+            ),
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a Redis on this machine, to try things out.
 
-    It listens on 127.0.0.1 only, and leaves nothing behind unless --dir says so.
+    It listens on 127.0.0.1 only, and leaves no files unless --dir says so.
 
     ```
     busmq embedded
@@ -38,7 +52,12 @@ def embedded(
     """
     out = CliOutput(as_json)
     if aof and folder is None:
-        raise ConfigError(reason="--aof keeps messages in a folder, and the temporary one is removed at the end. Give --dir too")
+        raise ConfigError(
+            reason=(
+                "--aof keeps messages in a folder, and the temporary one is removed at the end."
+                " Give --dir too"
+            )
+        )
     stop = threading.Event()
 
     def leave(_number: int, _frame: FrameType | None) -> None:
@@ -50,13 +69,22 @@ def embedded(
         while not stop.wait(ALIVE_CHECK_INTERVAL_S):
             if not server.running:
                 tail = " ".join(server.log.splitlines()[-3:])
-                raise LinkLost(url=server.url, reason=f"the embedded server has ended by itself. Its log ends with: {tail}")
+                raise LinkLost(
+                    url=server.url,
+                    reason=f"the embedded server has ended by itself. Its log ends with: {tail}",
+                )
         out.note("Redis stopped.")
 
 
 def _print_welcome(out: CliOutput, server: EmbeddedRedis, folder: Path | None, aof: bool) -> None:
     if out.as_json:
-        out.print_json(url=server.url, pid=server.pid, folder=str(server.folder), temporary=folder is None, aof=aof)
+        out.print_json(
+            url=server.url,
+            pid=server.pid,
+            folder=str(server.folder),
+            temporary=folder is None,
+            aof=aof,
+        )
         out.flush()
         return
     kept = "in a temporary folder that goes with it" if folder is None else f"in {folder}"
@@ -70,7 +98,11 @@ def _print_welcome(out: CliOutput, server: EmbeddedRedis, folder: Path | None, a
         Text("  busmq tail hello", "green"),
         "",
         "In Spark:",
-        Text(f'  spark.readStream.format("busmq").option("redis.url", "{server.url}").option("subscribe", "hello").load()', "green"),
+        Text(
+            '  spark.readStream.format("busmq").option("redis.url",'
+            f' "{server.url}").option("subscribe", "hello").load()',
+            "green",
+        ),
         "",
         Text("Ctrl-C ends it.", "dim"),
     )

@@ -1,4 +1,6 @@
-"""``busmq publish``, ``send`` and ``events``: events to every subscribed queue, commands to one, and the subscriptions."""
+"""``busmq publish``, ``send`` and ``events``: events to every subscribed queue, commands to one,
+and the subscriptions.
+"""
 
 import json
 from collections.abc import Iterator
@@ -18,28 +20,75 @@ from busmq_spark.core.event_patterns import check_key, matches
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.options import RedisOptions
 
-DataArgument = Annotated[str | None, typer.Argument(metavar="DATA", help="JSON, or else text. Without it the event has no data.", show_default=False)]
-TypeOption = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Type of the event.", show_default=False)]
-IdOption = Annotated[str | None, typer.Option("--id", metavar="ID", help="Id of an event that is sent again; else a new one.", show_default=False)]
-SubjectOption = Annotated[str | None, typer.Option("--subject", metavar="TEXT", help="What the event is about.", show_default=False)]
-PatternsArgument = Annotated[
-    list[str], typer.Argument(metavar="PATTERN", help="Words with dots between them; * is any one word, # at the end the rest.", show_default=False)
+DataArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DATA",
+        help="JSON, or else text. Without it the event has no data.",
+        show_default=False,
+    ),
 ]
-IntoOption = Annotated[str, typer.Option("--into", metavar="QUEUE", help="The queue that the events go to.", show_default=False)]
+TypeOption = Annotated[
+    str | None,
+    typer.Option("--type", metavar="TYPE", help="Type of the event.", show_default=False),
+]
+IdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="ID",
+        help="Id of an event that is sent again; else a new one.",
+        show_default=False,
+    ),
+]
+SubjectOption = Annotated[
+    str | None,
+    typer.Option("--subject", metavar="TEXT", help="What the event is about.", show_default=False),
+]
+PatternsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATTERN",
+        help="Words with dots between them; * is any one word, # at the end the rest.",
+        show_default=False,
+    ),
+]
+IntoOption = Annotated[
+    str,
+    typer.Option(
+        "--into", metavar="QUEUE", help="The queue that the events go to.", show_default=False
+    ),
+]
 
 
-def publish(  # noqa: PLR0913  the options of a command
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Words with dots between them, such as user.signup.", show_default=False)],
+def publish(  # noqa: PLR0913  # the options of a command
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="Words with dots between them, such as user.signup.",
+            show_default=False,
+        ),
+    ],
     data: DataArgument = None,
     *,
-    require: Annotated[int, typer.Option("--require", min=0, metavar="N", help="Fail, and push nothing, when fewer queues are subscribed.")] = 0,
+    require: Annotated[
+        int,
+        typer.Option(
+            "--require",
+            min=0,
+            metavar="N",
+            help="Fail, and push nothing, when fewer queues are subscribed.",
+        ),
+    ] = 0,
     kind: TypeOption = None,
     id: IdOption = None,
     subject: SubjectOption = None,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Push an event to every queue that is subscribed to its key; its type is the key where --type says no other.
+    """Push an event to every queue that is subscribed to its key; its type is the key where --type
+    says no other.
 
     ```
     busmq publish user.signup '{"user": 7}'
@@ -48,15 +97,30 @@ def publish(  # noqa: PLR0913  the options of a command
     """
     out = CliOutput(as_json)
     with _open_bus(redis) as bus:
-        receipt = bus.publish([key], _parse_data(data), require=require, **_given_event_attributes(kind, id, subject))
+        receipt = bus.publish(
+            [key], _parse_data(data), require=require, **_given_event_attributes(kind, id, subject)
+        )
     if as_json:
-        out.print_json(id=receipt.id, destinations=list(receipt.destinations), **({"missed": dict(receipt.missed)} if receipt.missed else {}))
+        out.print_json(
+            id=receipt.id,
+            destinations=list(receipt.destinations),
+            **({"missed": dict(receipt.missed)} if receipt.missed else {}),
+        )
     elif receipt.destinations:
-        out.print_lines(f"Event {receipt.id} is in {', '.join(map(escape_control_characters, receipt.destinations))}.")
+        out.print_lines(
+            f"Event {receipt.id} is in"
+            f" {', '.join(map(escape_control_characters, receipt.destinations))}."
+        )
     elif not receipt.missed:
-        out.note(f"no queue is subscribed to {key}, so nothing was pushed. Subscribe one with: busmq events subscribe {key} --into QUEUE")
+        out.note(
+            f"no queue is subscribed to {key}, so nothing was pushed. Subscribe one with: busmq"
+            f" events subscribe {key} --into QUEUE"
+        )
     for queue, why in receipt.missed.items() if not as_json else ():
-        out.note(f"queue {escape_control_characters(queue)}, which federation peers have subscribed, has it not: {why}")
+        out.note(
+            f"queue {escape_control_characters(queue)}, which federation peers have subscribed, has"
+            f" it not: {why}"
+        )
 
 
 def send(
@@ -86,7 +150,13 @@ def send(
 def list_(
     *,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Only what takes the events of this key: where they go.", show_default=False)
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="Only what takes the events of this key: where they go.",
+            show_default=False,
+        ),
     ] = None,
     redis: RedisOptions,
     as_json: JsonOption = False,
@@ -101,7 +171,11 @@ def list_(
     out = CliOutput(as_json)
     wanted = None if key is None else check_key(key)
     with _open_bus(redis) as bus:
-        found = [(pattern, queue) for pattern, queue in bus.subscriptions() if wanted is None or matches(pattern, wanted)]
+        found = [
+            (pattern, queue)
+            for pattern, queue in bus.subscriptions()
+            if wanted is None or matches(pattern, wanted)
+        ]
     if as_json:
         for pattern, queue in found:
             out.print_json(pattern=pattern, queue=queue)
@@ -109,14 +183,29 @@ def list_(
         out.print_table(
             table(
                 [("pattern", "left"), ("queue", "left")],
-                [[Text(escape_control_characters(pattern)), Text(escape_control_characters(queue), "cyan")] for pattern, queue in found],
+                [
+                    [
+                        Text(escape_control_characters(pattern)),
+                        Text(escape_control_characters(queue), "cyan"),
+                    ]
+                    for pattern, queue in found
+                ],
             )
         )
     else:
-        out.note("no queue is subscribed. Subscribe one with: busmq events subscribe PATTERN --into QUEUE")
+        out.note(
+            "no queue is subscribed. Subscribe one with: busmq events subscribe PATTERN --into"
+            " QUEUE"
+        )
 
 
-def subscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOptions, as_json: JsonOption = False) -> None:
+def subscribe(
+    patterns: PatternsArgument,
+    *,
+    into: IntoOption,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
     """Let events go to a queue, from now on, also without a reader.
 
     ```
@@ -129,11 +218,20 @@ def subscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOptio
     if as_json:
         out.print_json(queue=into, patterns=patterns, new=new)
     else:
-        out.print_lines(f"Queue {into} is subscribed with {', '.join(patterns)}; {format_count(new, 'pattern')} of them new.")
+        out.print_lines(
+            f"Queue {into} is subscribed with {', '.join(patterns)}; {format_count(new, 'pattern')}"
+            " of them new."
+        )
 
 
-def unsubscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOptions, as_json: JsonOption = False) -> None:
-    """Let events not go to a queue any more. What is in it stays.
+def unsubscribe(
+    patterns: PatternsArgument,
+    *,
+    into: IntoOption,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Let events not go to a queue any more. Its messages stay.
 
     ```
     busmq events unsubscribe 'user.*' --into emails
@@ -149,7 +247,7 @@ def unsubscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOpt
 
 
 def forget(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
-    """End every subscription of a queue. What is in it stays.
+    """End every subscription of a queue. Its messages stay.
 
     ```
     busmq events forget emails
@@ -180,6 +278,8 @@ def _parse_data(text: str | None) -> Any:
         return text
 
 
-def _given_event_attributes(kind: str | None, id: str | None, subject: str | None = None) -> dict[str, str]:
+def _given_event_attributes(
+    kind: str | None, id: str | None, subject: str | None = None
+) -> dict[str, str]:
     given = {"type": kind, "id": id, "subject": subject}
     return {name: value for name, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""``busmq groups``: who reads a queue under a name, and what is left to do."""
+"""``busmq groups``: the named readers of a queue, and their remaining messages."""
 
 from rich.text import Text
 
@@ -14,7 +14,8 @@ from busmq_spark.redis_io.lease_token import is_dead
 
 
 def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
-    """List the groups of a queue: how far each is, in messages and in time, and what it has in flight.
+    """List the groups of a queue: how far each is, in messages and in time, and what it has in
+    flight.
 
     ```
     busmq groups orders
@@ -27,11 +28,32 @@ def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
         found = place.link.run(found_groups(place.keys))
     if as_json:
         for each in found:
-            of_shared = {"in_flight": each.in_flight, "waiting": each.waiting, "paused": each.paused} if each.shared else {}
-            out.print_json(**subscription_json(queue, each.subscription), kind=_kind(each), unread=each.unread, **of_shared)
+            of_shared = (
+                {"in_flight": each.in_flight, "waiting": each.waiting, "paused": each.paused}
+                if each.shared
+                else {}
+            )
+            out.print_json(
+                **subscription_json(queue, each.subscription),
+                kind=_kind(each),
+                unread=each.unread,
+                **of_shared,
+            )
     elif found:
-        heads = [("group", "left"), ("kind", "left"), ("acked", "right"), ("unread", "right"), ("in flight", "right"), ("to retry", "right")]
-        out.print_table(table([*heads, ("waits for", "right"), ("state", "left")], [_group_row(each) for each in found]))
+        heads = [
+            ("group", "left"),
+            ("kind", "left"),
+            ("acked", "right"),
+            ("unread", "right"),
+            ("in flight", "right"),
+            ("to retry", "right"),
+        ]
+        out.print_table(
+            table(
+                [*heads, ("waits for", "right"), ("state", "left")],
+                [_group_row(each) for each in found],
+            )
+        )
     else:
         out.note(f"queue {queue} has no groups. Register one with: busmq subscribe {queue} NAME")
     for each in found:
@@ -44,7 +66,9 @@ def _kind(group: GroupState) -> str:
 
 def _group_row(group: GroupState) -> list[str | Text]:
     of = group.subscription
-    shared = [format_number(group.in_flight), format_number(group.waiting)] if group.shared else ["", ""]
+    shared = (
+        [format_number(group.in_flight), format_number(group.waiting)] if group.shared else ["", ""]
+    )
     waits = "" if of.behind_s is None else format_duration(of.behind_s)
     read = "read" if of.reader and not is_dead(of.reader) else "idle" if group.idle else ""
     return [

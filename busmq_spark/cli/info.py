@@ -25,7 +25,12 @@ UNFIT = 3
 
 def info(
     queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="Name of a queue; without one, the servers are shown.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="QUEUE",
+            help="Name of a queue; without one, the servers are shown.",
+            show_default=False,
+        ),
     ] = None,
     *,
     redis: RedisOptions,
@@ -62,7 +67,9 @@ def _read_overview(name: str, links: list[Link]) -> QueueOverview:
     place = locate_queue(name, links)
     found = place.link.run(read_overviews([place.keys], place.server))
     if not found:
-        raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked_url for link in links))
+        raise CliQueueMissing(
+            queue=name, servers=", ".join(link.endpoint.masked_url for link in links)
+        )
     return found[0]
 
 
@@ -72,15 +79,48 @@ def _show_queue(out: CliOutput, queue: QueueOverview) -> None:
         return
     state = queue.state
     ids = f"{state.oldest}..{state.newest}" if state.count else "none stored"
-    expires = f"expires in {format_duration(queue.expires_ms / 1000)} unless a client pushes or reads" if queue.expires_ms >= 0 else "never expires"
+    expires = (
+        f"expires in {format_duration(queue.expires_ms / 1000)} unless a client pushes or reads"
+        if queue.expires_ms >= 0
+        else "never expires"
+    )
     rows: list[tuple[str, str]] = [
-        ("messages", f"{format_number(state.waiting)}{f' of at most {format_number(state.maxsize)}' if state.maxsize else ''}"),
-        *([("kept", f"{format_count(state.kept_count, 'acknowledged message')}, as busmq retain says")] if state.kept_count else []),
+        (
+            "messages",
+            (
+                format_number(state.waiting)
+                + (f" of at most {format_number(state.maxsize)}" if state.maxsize else "")
+            ),
+        ),
+        *(
+            [
+                (
+                    "kept",
+                    (
+                        f"{format_count(state.kept_count, 'acknowledged message')}, as busmq retain"
+                        " says"
+                    ),
+                )
+            ]
+            if state.kept_count
+            else []
+        ),
         ("ids", f"{ids}; the last id given is {state.last_id}"),
-        ("unacked", f"{format_count(queue.unacked, 'message')} taken by a reliable consumer, not acknowledged" if queue.unacked else "none"),
+        (
+            "unacked",
+            (
+                f"{format_count(queue.unacked, 'message')} taken by a reliable consumer, not"
+                " acknowledged"
+                if queue.unacked
+                else "none"
+            ),
+        ),
         ("ttl", f"{format_duration(state.ttl_s)}; {expires}"),
         ("read by", reader_names(queue) or "no query with a lease"),
-        *((f"subscription {name}", _lag_text(last, state.last_id)) for name, last in sorted(queue.subscriptions.items())),
+        *(
+            (f"subscription {name}", _lag_text(last, state.last_id))
+            for name, last in sorted(queue.subscriptions.items())
+        ),
         ("incarnation", state.born or "not named yet (only npm peers have used it)"),
         ("server", queue.server),
     ]
@@ -95,14 +135,27 @@ def _show_server(out: CliOutput, server: ServerReport) -> None:
     if out.as_json:
         out.print_json(**server.to_json())
         return
-    limit = f"of {format_size(server.maxmemory)}" if server.maxmemory else "without a limit (maxmemory 0)"
+    limit = (
+        f"of {format_size(server.maxmemory)}"
+        if server.maxmemory
+        else "without a limit (maxmemory 0)"
+    )
     _print_grid(
         out,
         server.url,
         [
-            ("version", f"{server.product} {server.version}, {server.mode}, {server.role}, up for {format_duration(server.uptime_s)}"),
+            (
+                "version",
+                (
+                    f"{server.product} {server.version}, {server.mode}, {server.role}, up for"
+                    f" {format_duration(server.uptime_s)}"
+                ),
+            ),
             ("queues", format_number(server.queues)),
-            ("memory", f"{format_size(server.used_memory)} {limit}, maxmemory-policy {server.policy}"),
+            (
+                "memory",
+                f"{format_size(server.used_memory)} {limit}, maxmemory-policy {server.policy}",
+            ),
             ("append-only file", "on" if server.aof else "off"),
             ("clients", format_number(server.clients)),
             ("commands", f"{format_number(server.commands_per_s)}/s now"),

@@ -6,7 +6,8 @@ from busmq_spark.spark.jar import require_jar
 
 
 def jar(*, as_json: JsonOption = False) -> None:
-    """Print the path of the jar with the real-time source and sink, the catalog and the checkpoint file manager.
+    """Print the path of the jar with the real-time source and sink, the catalog and the checkpoint
+    file manager.
 
     ```
     spark-submit --jars "$(busmq jar)" job.py

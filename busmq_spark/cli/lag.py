@@ -1,4 +1,4 @@
-"""``busmq lag``: how far every reader is behind, the worst first."""
+"""``busmq lag``: the lag of every reader, the worst first."""
 
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -21,13 +21,18 @@ from busmq_spark.redis_io.queue_location import discover_queues
 
 def lag(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE|PATTERN", help="Only these queues, or those that match: 'orders-*'.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="QUEUE|PATTERN",
+            help="Only these queues, or those that match: 'orders-*'.",
+            show_default=False,
+        ),
     ] = None,
     *,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """List how far every reader of every queue is behind, in messages and in time; the worst first.
+    """List the lag of every reader of every queue, in messages and in time; the worst first.
 
     ```
     busmq lag
@@ -48,12 +53,29 @@ def lag(
     if as_json:
         for each in found:
             read = bool(each.holder) and not is_dead(each.holder)
-            out.print_json(queue=each.queue, reader=each.reader or None, kind=each.kind, behind=each.behind, behind_s=each.behind_s, read=read)
+            out.print_json(
+                queue=each.queue,
+                reader=each.reader or None,
+                kind=each.kind,
+                behind=each.behind,
+                behind_s=each.behind_s,
+                read=read,
+            )
     elif found:
-        heads = [("queue", "left"), ("reader", "left"), ("kind", "left"), ("behind", "right"), ("waits for", "right"), ("read", "left")]
+        heads = [
+            ("queue", "left"),
+            ("reader", "left"),
+            ("kind", "left"),
+            ("behind", "right"),
+            ("waits for", "right"),
+            ("read", "left"),
+        ]
         out.print_table(table(heads, [_lag_row(each) for each in found]))
     else:
-        out.note(f"There is no reader{f' of {chr(32).join(queues)}' if queues else ''} on {servers}, and no message that waits for one.")
+        out.note(
+            f"There is no reader{f' of {chr(32).join(queues)}' if queues else ''} on {servers}, and"
+            " no message that waits for one."
+        )
 
 
 def _queues_of(patterns: list[str], links: list[Link]) -> list[list[QueueKeys]]:
@@ -65,11 +87,25 @@ def _queues_of(patterns: list[str], links: list[Link]) -> list[list[QueueKeys]]:
             place, _ = locate_existing(name, links)
             places[name] = links.index(place.link)
     found = discover_queues(links) if wild else ()
-    places.update((name, index) for name, index in found if any(name == pattern or fnmatchcase(name, pattern) for pattern in wild))
-    return [[keys_of(name, links) for name, index in places.items() if index == at] for at in range(len(links))]
+    places.update(
+        (name, index)
+        for name, index in found
+        if any(name == pattern or fnmatchcase(name, pattern) for pattern in wild)
+    )
+    return [
+        [keys_of(name, links) for name, index in places.items() if index == at]
+        for at in range(len(links))
+    ]
 
 
 def _lag_row(each: ReaderLag) -> list[str | Text]:
     waits = "" if each.behind_s is None else format_duration(each.behind_s)
     read = "by a query or program" if each.holder and not is_dead(each.holder) else ""
-    return [Text(escape_control_characters(each.queue), "cyan"), each.reader or "-", each.kind, format_number(each.behind), waits, read]
+    return [
+        Text(escape_control_characters(each.queue), "cyan"),
+        each.reader or "-",
+        each.kind,
+        format_number(each.behind),
+        waits,
+        read,
+    ]

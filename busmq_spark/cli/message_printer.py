@@ -18,7 +18,9 @@ from busmq_spark.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class MessagePrinter:
-    """Writes messages of one queue; each call is flushed, so what it returned from has left this process."""
+    """Writes messages of one queue; each call is flushed, so what it returned from has left this
+    process.
+    """
 
     out: CliOutput
     queue: str
@@ -41,10 +43,18 @@ class MessagePrinter:
             sys.stdout.write("".join([self._json_line(message) for message in messages]))
         elif self.out.on_terminal:
             for message in messages:
-                self.out.print_lines(Text.assemble((f"{message.id:>6}", "cyan"), "  ", value_text(message.value, SHOWN_CHARS)))
+                self.out.print_lines(
+                    Text.assemble(
+                        (f"{message.id:>6}", "cyan"), "  ", value_text(message.value, SHOWN_CHARS)
+                    )
+                )
         else:
-            sys.stdout.write("".join([f"{message.id:>6}  {value_text(message.value)}\n" for message in messages]))
+            sys.stdout.write(
+                "".join([f"{message.id:>6}  {value_text(message.value)}\n" for message in messages])
+            )
         self.out.flush()
 
     def _json_line(self, message: Message) -> str:
-        return json.dumps({"queue": self.queue, "id": message.id, **value_json(message.value)}) + "\n"
+        return (
+            json.dumps({"queue": self.queue, "id": message.id, **value_json(message.value)}) + "\n"
+        )

@@ -36,45 +36,139 @@ from busmq_spark.redis_io.queue_location import discover_queues
 MALLOPT_ARENA_MAX = -8
 """M_ARENA_MAX of mallopt."""
 PatternsArgument = Annotated[
-    list[str], typer.Argument(metavar="QUEUE...", help="Names of queues, or patterns: 'orders-*'. Quote them.", show_default=False)
+    list[str],
+    typer.Argument(
+        metavar="QUEUE...",
+        help="Names of queues, or patterns: 'orders-*'. Quote them.",
+        show_default=False,
+    ),
 ]
 EveryArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[QUEUE...]", help="Names or patterns; all that are mirrors when none is given.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        metavar="[QUEUE...]",
+        help="Names or patterns; all that are mirrors when none is given.",
+        show_default=False,
+    ),
 ]
-ToOption = Annotated[str | None, typer.Option("--to", metavar="URL", help="The Redis here; as --redis.", show_default=False)]
+ToOption = Annotated[
+    str | None,
+    typer.Option("--to", metavar="URL", help="The Redis here; as --redis.", show_default=False),
+]
 
 
 FromOption = Annotated[
     str,
     typer.Option(
-        "--from", metavar="URL", help="The other data centre: wss://host/bus of a federation server, or redis://host:port.", show_default=False
+        "--from",
+        metavar="URL",
+        help="The other data centre: wss://host/bus of a federation server, or redis://host:port.",
+        show_default=False,
     ),
 ]
-GroupsOption = Annotated[bool, typer.Option("--groups", help="Mirror the positions of groups and subscriptions, too.")]
-RetentionOption = Annotated[str, typer.Option(metavar="origin|own", help="Drop what the origin drops, or keep what readers here have not acked.")]
+GroupsOption = Annotated[
+    bool, typer.Option("--groups", help="Mirror the positions of groups and subscriptions, too.")
+]
+RetentionOption = Annotated[
+    str,
+    typer.Option(
+        metavar="origin|own",
+        help="Drop what the origin drops, or keep what readers here have not acked.",
+    ),
+]
 NewLifeOption = Annotated[
-    str, typer.Option("--new-life", metavar="stop|follow", help="Keep the copy of a queue made anew at its origin, or give it up.")
+    str,
+    typer.Option(
+        "--new-life",
+        metavar="stop|follow",
+        help="Keep the copy of a queue made anew at its origin, or give it up.",
+    ),
 ]
-RateOption = Annotated[str, typer.Option("--rate", metavar="BYTES", help="Most bytes of values a second: 64k, 10m; 0 for no limit.")]
-ReplaceOption = Annotated[bool, typer.Option("--replace", help="Give up queues of this bus' own that have these names. Nothing of them is kept.")]
-MetricsOption = Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics (Prometheus) there.", show_default=False)]
-LayoutOption = Annotated[str, typer.Option("--from-layout", metavar="LAYOUT", help="direct, sentinel or cluster: of redis:// there.")]
-MasterOption = Annotated[str, typer.Option("--from-sentinel-master", metavar="NAME", help="The name that the sentinels there know.")]
-NameOption = Annotated[str, typer.Option("--name", help="This bus, for the loop guard; else its address.", show_default=False)]
-FromNameOption = Annotated[str, typer.Option("--from-name", metavar="NAME", help="The other one; else its address.", show_default=False)]
-SecretOption = Annotated[str, typer.Option("--from-secret", envvar="BUSMQ_MIRROR_SECRET", hidden=True)]
-PasswordOption = Annotated[str | None, typer.Option("--from-password", envvar="BUSMQ_MIRROR_PASSWORD", hidden=True)]
+RateOption = Annotated[
+    str,
+    typer.Option(
+        "--rate", metavar="BYTES", help="Most bytes of values a second: 64k, 10m; 0 for no limit."
+    ),
+]
+ReplaceOption = Annotated[
+    bool,
+    typer.Option(
+        "--replace",
+        help="Give up queues of this bus' own that have these names. Nothing of them is kept.",
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve /metrics (Prometheus) there.",
+        show_default=False,
+    ),
+]
+LayoutOption = Annotated[
+    str,
+    typer.Option(
+        "--from-layout", metavar="LAYOUT", help="direct, sentinel or cluster: of redis:// there."
+    ),
+]
+MasterOption = Annotated[
+    str,
+    typer.Option(
+        "--from-sentinel-master", metavar="NAME", help="The name that the sentinels there know."
+    ),
+]
+NameOption = Annotated[
+    str,
+    typer.Option(
+        "--name", help="This bus, for the loop guard; else its address.", show_default=False
+    ),
+]
+FromNameOption = Annotated[
+    str,
+    typer.Option(
+        "--from-name", metavar="NAME", help="The other one; else its address.", show_default=False
+    ),
+]
+SecretOption = Annotated[
+    str, typer.Option("--from-secret", envvar="BUSMQ_MIRROR_SECRET", hidden=True)
+]
+PasswordOption = Annotated[
+    str | None, typer.Option("--from-password", envvar="BUSMQ_MIRROR_PASSWORD", hidden=True)
+]
 
 
-UserOption = Annotated[str | None, typer.Option("--from-user", metavar="NAME", help="ACL user there.", show_default=False)]
-CaOption = Annotated[str | None, typer.Option("--from-tls-ca", metavar="FILE", help="PEM file of the authority to trust there.", show_default=False)]
+UserOption = Annotated[
+    str | None,
+    typer.Option("--from-user", metavar="NAME", help="ACL user there.", show_default=False),
+]
+CaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from-tls-ca",
+        metavar="FILE",
+        help="PEM file of the authority to trust there.",
+        show_default=False,
+    ),
+]
 CertOption = Annotated[
-    str | None, typer.Option("--from-tls-cert", metavar="FILE", help="PEM file of the certificate to show there.", show_default=False)
+    str | None,
+    typer.Option(
+        "--from-tls-cert",
+        metavar="FILE",
+        help="PEM file of the certificate to show there.",
+        show_default=False,
+    ),
 ]
-KeyOption = Annotated[str | None, typer.Option("--from-tls-key", metavar="FILE", help="PEM file of its private key.", show_default=False)]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from-tls-key", metavar="FILE", help="PEM file of its private key.", show_default=False
+    ),
+]
 
 
-def run(  # noqa: PLR0913  the options of a command
+def run(  # noqa: PLR0913  # the options of a command
     queues: PatternsArgument,
     *,
     from_: FromOption,
@@ -100,8 +194,9 @@ def run(  # noqa: PLR0913  the options of a command
 ) -> None:
     """Copy queues of another data centre here, with the same ids, until Ctrl-C.
 
-    It goes on where the copies are, so it may be killed, started again, or run twice. The secret of a federation server is taken from
-    BUSMQ_MIRROR_SECRET, a password of Redis there from BUSMQ_MIRROR_PASSWORD.
+    It goes on where the copies are, so it may be killed, started again, or run twice. The secret of
+    a federation server is taken from BUSMQ_MIRROR_SECRET, a password of Redis there from
+    BUSMQ_MIRROR_PASSWORD.
 
     ```
     busmq mirror --from wss://eu.example.com/bus --to redis://localhost 'orders-*'
@@ -117,14 +212,35 @@ def run(  # noqa: PLR0913  the options of a command
         "user": from_user,
         "password": from_password,
     }
-    trust: dict[str, Any] = {"secret": secret, "tls_ca": ca, "tls_certificate": cert, "tls_key": key}
-    how: dict[str, Any] = {"groups": groups, "retention": retention, "new_life": new_life, "name": name, "origin_name": origin_name, "replace": over}
+    trust: dict[str, Any] = {
+        "secret": secret,
+        "tls_ca": ca,
+        "tls_certificate": cert,
+        "tls_key": key,
+    }
+    how: dict[str, Any] = {
+        "groups": groups,
+        "retention": retention,
+        "new_life": new_life,
+        "name": name,
+        "origin_name": origin_name,
+        "replace": over,
+    }
     bytes_per_s = _parse_flag("--rate", lambda text: int(size(text)) if text != "0" else 0, rate)
-    settings = MirrorSettings(origin=from_, patterns=tuple(dict.fromkeys(queues)), bytes_per_s=bytes_per_s, **there, **trust, **how)
+    settings = MirrorSettings(
+        origin=from_,
+        patterns=tuple(dict.fromkeys(queues)),
+        bytes_per_s=bytes_per_s,
+        **there,
+        **trust,
+        **how,
+    )
     _run_mirror(CliOutput(as_json), settings, here, metrics)
 
 
-def _run_mirror(out: CliOutput, settings: MirrorSettings, here: RedisOptions, metrics: str | None) -> None:
+def _run_mirror(
+    out: CliOutput, settings: MirrorSettings, here: RedisOptions, metrics: str | None
+) -> None:
     """Until a signal comes."""
     _share_memory()
     counts, ended = Metrics(), threading.Event()
@@ -137,9 +253,14 @@ def _run_mirror(out: CliOutput, settings: MirrorSettings, here: RedisOptions, me
     try:
         with _serve_metrics(metrics, counts) as url:
             runner.start()
-            out.note(f"Mirroring {', '.join(settings.patterns)} of {settings.masked_origin}. Ctrl-C ends it." + (f" Metrics: {url}" if url else ""))
+            out.note(
+                f"Mirroring {', '.join(settings.patterns)} of {settings.masked_origin}. Ctrl-C"
+                " ends it." + (f" Metrics: {url}" if url else "")
+            )
             if out.as_json:
-                out.print_json(origin=settings.masked_origin, patterns=settings.patterns, metrics=url)
+                out.print_json(
+                    origin=settings.masked_origin, patterns=settings.patterns, metrics=url
+                )
                 out.flush()
             while not ended.wait(1.0):
                 pass
@@ -149,16 +270,26 @@ def _run_mirror(out: CliOutput, settings: MirrorSettings, here: RedisOptions, me
 
 
 def _share_memory() -> None:
-    """Let the threads that read share the memory of rows: each would keep some of its own, 70 MB together."""
+    """Let the threads that read share the memory of rows: each would keep some of its own, 70 MB
+    together.
+    """
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(MALLOPT_ARENA_MAX, 2)
 
 
-def promote(queues: PatternsArgument, *, to: ToOption = None, redis: RedisOptions, as_json: JsonOption = False) -> None:
-    """Make mirrors queues of their own: they take pushes, and their ids go on. Do so when the origin is gone, or takes no pushes any more.
+def promote(
+    queues: PatternsArgument,
+    *,
+    to: ToOption = None,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Make mirrors queues of their own: they take pushes, and their ids go on. Do so when the
+    origin is gone, or takes no pushes any more.
 
-    What had not been copied is said with its ids, as far as it is known; a mirroring process that sees the old origin again says the rest.
+    Ids that had not been copied are printed, as far as they are known; a mirroring process that
+    sees the old origin again prints the rest.
 
     ```
     busmq mirror promote 'orders-*'
@@ -168,20 +299,39 @@ def promote(queues: PatternsArgument, *, to: ToOption = None, redis: RedisOption
     with open_links(replace(redis, url=to) if to else redis) as links:
         found = list(_find_mirrors(links, queues))
         if not found:
-            raise ConfigError(reason=f"no queue here that is a mirror is named {' or '.join(map(repr, queues))}; busmq mirror status lists them")
+            raise ConfigError(
+                reason=(
+                    f"no queue here that is a mirror is named {' or '.join(map(repr, queues))};"
+                    " busmq mirror status lists them"
+                )
+            )
         for state, place in found:
             _, last, seen = place.link.run(promoted(place.keys))
             missing = max(0, seen - last)
             if as_json:
-                out.print_json(queue=state.queue, promoted_behind=last, origin_known_up_to=max(last, seen), not_copied=missing)
+                out.print_json(
+                    queue=state.queue,
+                    promoted_behind=last,
+                    origin_known_up_to=max(last, seen),
+                    not_copied=missing,
+                )
                 continue
             out.print_lines(f"Queue {state.queue} is promoted: the next push gets id {last + 1}.")
             if missing:
-                out.warn(f"queue {state.queue}: ids {last + 1}..{seen} of its origin were not copied; at the origin they are other messages")
+                out.warn(
+                    f"queue {state.queue}: ids {last + 1}..{seen} of its origin were not copied; at"
+                    " the origin they are other messages"
+                )
 
 
-def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOptions, as_json: JsonOption = False) -> None:
-    """How far the mirrors here are, and the processes that mirror.
+def status(
+    queues: EveryArgument = None,
+    *,
+    to: ToOption = None,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the status of the mirrors here, and of the processes that mirror.
 
     ```
     busmq mirror status
@@ -195,13 +345,30 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
     rows: list[list[str | Text]] = []
     for state in states:
         report = next((each for each in reports if each.origin == state.of.origin), None)
-        seen, behind_s, error = report.odd.get(state.queue, (state.seen, 0.0, None)) if report else (state.seen, None, None)
-        behind = max(0, max(seen, state.seen) - state.last)  # a process says it every few seconds, and more was copied meanwhile
+        seen, behind_s, error = (
+            report.odd.get(state.queue, (state.seen, 0.0, None))
+            if report
+            else (state.seen, None, None)
+        )
+        behind = max(
+            0, max(seen, state.seen) - state.last
+        )  # a process says it every few seconds, and more was copied meanwhile
         behind_s = behind_s if behind or behind_s is None else 0.0
         process = "no process mirrors it" if report is None else error or report.error or ""
         if as_json:
-            more = {"behind_s": behind_s, "mirrored": report is not None, "error": error or (report.error if report else None)}
-            out.print_json(queue=state.queue, origin=state.of.origin, path=state.of.path, copied_up_to=state.last, behind=behind, **more)
+            more = {
+                "behind_s": behind_s,
+                "mirrored": report is not None,
+                "error": error or (report.error if report else None),
+            }
+            out.print_json(
+                queue=state.queue,
+                origin=state.of.origin,
+                path=state.of.path,
+                copied_up_to=state.last,
+                behind=behind,
+                **more,
+            )
         since = "" if behind_s is None else format_duration(round(behind_s))
         rows.append(
             [
@@ -214,25 +381,36 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
             ]
         )
     if not as_json and rows:
-        heads = [("mirror", "left"), ("of", "left"), ("copied up to", "right"), ("behind", "right"), ("for", "right"), ("", "left")]
+        heads = [
+            ("mirror", "left"),
+            ("of", "left"),
+            ("copied up to", "right"),
+            ("behind", "right"),
+            ("for", "right"),
+            ("", "left"),
+        ]
         out.print_table(table(heads, rows))
     elif not rows:
         out.note("there are no mirrors here. Begin with: busmq mirror --from URL QUEUE...")
 
 
-def _find_mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[MirrorQueueState, LocatedQueue]]:
+def _find_mirrors(
+    links: list[Link], wanted: Sequence[str]
+) -> Iterator[tuple[MirrorQueueState, LocatedQueue]]:
     """The queues here that are mirrors and match one of the patterns, by name."""
     places = [(name, server) for name, server in discover_queues(links) if matches(name, wanted)]
     for server, link in enumerate(links):
         names = [name for name, where in places if where == server]
         keys = [QueueKeys(name, link.cluster) for name in names]
-        for own, state in zip(keys, link.run(read_mirror_states(keys)) if keys else [], strict=True):
+        for own, state in zip(
+            keys, link.run(read_mirror_states(keys)) if keys else [], strict=True
+        ):
             if state is not None:
                 yield state, LocatedQueue(own, link)
 
 
 def _read_reports(links: list[Link]) -> list[MirrorReport]:
-    """What mirroring processes have said within half a minute."""
+    """Return the reports of mirroring processes within half a minute."""
     found: list[MirrorReport] = []
     for link in links:
         for names in link.ask_each_master(lambda node: _scan_names(node.execute)):
@@ -245,7 +423,9 @@ def _read_reports(links: list[Link]) -> list[MirrorReport]:
 def _scan_names(execute: Any) -> list[str]:
     cursor, names = b"0", set[str]()
     while True:
-        cursor, keys = execute(command("SCAN", cursor, "MATCH", MIRROR_REPORTS_PATTERN, "COUNT", 1000))
+        cursor, keys = execute(
+            command("SCAN", cursor, "MATCH", MIRROR_REPORTS_PATTERN, "COUNT", 1000)
+        )
         names.update(key.decode("utf-8", "replace") for key in keys)
         if int(cursor) == 0:
             return sorted(names)
@@ -271,7 +451,9 @@ def _serve_metrics(listen: str | None, metrics: Metrics) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(listen_address(listen), Page) as server:
-        threading.Thread(target=server.serve_forever, name="busmq-mirror-metrics", daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, name="busmq-mirror-metrics", daemon=True
+        ).start()
         host, port = server.server_address[:2]
         yield f"http://{host!s}:{port}/metrics"
         server.shutdown()

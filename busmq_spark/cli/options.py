@@ -7,11 +7,32 @@ import typer
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import duration_s
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer with JSON, one object a line, and nothing else on stdout.")]
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
-RawOption = Annotated[bool, typer.Option("--raw", help="Write the bytes of each value as they are, each followed by a line break, and no ids.")]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Answer with JSON, one object a line, and nothing else on stdout."),
+]
+QueueArgument = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)
+]
+RawOption = Annotated[
+    bool,
+    typer.Option(
+        "--raw",
+        help=(
+            "Write the bytes of each value as they are, each followed by a line break, and no ids."
+        ),
+    ),
+]
 NullOption = Annotated[
-    bool, typer.Option("--null", "-0", help="Messages are separated by a NUL byte instead of a line break, so that they may contain line breaks.")
+    bool,
+    typer.Option(
+        "--null",
+        "-0",
+        help=(
+            "Messages are separated by a NUL byte instead of a line break, so that they may contain"
+            " line breaks."
+        ),
+    ),
 ]
 
 

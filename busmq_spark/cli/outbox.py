@@ -1,5 +1,5 @@
-"""``busmq outbox``: what an outbox still has to forward, read while another process may have it open; and ``drain``, which forwards it when
-no process has it open.
+"""``busmq outbox``: the messages that an outbox still has to forward, read while another process
+may have it open; and ``drain``, which forwards them when no process has it open.
 """
 
 import json
@@ -31,7 +31,9 @@ from busmq_spark.outbox import editing, lock, report
 from busmq_spark.outbox.file_identity import real_path
 from busmq_spark.outbox.outbox import SyncOutbox
 
-StoreArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file of the outbox.", show_default=False)]
+StoreArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The file of the outbox.", show_default=False)
+]
 
 
 def status(path: StoreArgument, *, as_json: JsonOption = False) -> None:
@@ -47,10 +49,13 @@ def status(path: StoreArgument, *, as_json: JsonOption = False) -> None:
         out.print_json(path=str(path), **asdict(found))
         return
     out.print_lines(
-        f"open in    {f'process {found.owner.pid} on {found.owner.host}' if found.owner else 'no process'}",
-        f"incoming   {format_number(found.incoming)}  events and subscriptions of which it is not known yet where they go",
+        "open in   "
+        f" {f'process {found.owner.pid} on {found.owner.host}' if found.owner else 'no process'}",
+        f"incoming   {format_number(found.incoming)}  events and subscriptions of which it is not"
+        " known yet where they go",
         f"outgoing   {format_number(found.outgoing)}  messages that wait for a queue",
-        f"oldest     {format_duration(found.oldest_s) if found.oldest_s is not None else 'nothing waits'}",
+        "oldest    "
+        f" {format_duration(found.oldest_s) if found.oldest_s is not None else 'nothing waits'}",
         f"on disk    {format_size(found.bytes)}",
     )
     if found.error:
@@ -58,7 +63,8 @@ def status(path: StoreArgument, *, as_json: JsonOption = False) -> None:
 
 
 def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
-    """Remove what a dead process has left of its lock. An outbox that is open in a live one stays locked: exit code 1, with its pid and host.
+    """Remove what a dead process has left of its lock. An outbox that is open in a live one stays
+    locked: exit code 1, with its pid and host.
 
     It is seldom needed: the lock of a process that died is gone with it.
 
@@ -72,7 +78,12 @@ def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     before = lock.read_owner(path)
     removed = lock.clear_dead_owner(path)
     if as_json:
-        out.print_json(path=str(path), unlocked=removed, pid=before.pid if before else None, host=before.host if before else None)
+        out.print_json(
+            path=str(path),
+            unlocked=removed,
+            pid=before.pid if before else None,
+            host=before.host if before else None,
+        )
     elif removed and before:
         out.print_lines(f"unlocked: process {before.pid} on {before.host} is gone")
     else:
@@ -91,7 +102,12 @@ def keys(path: StoreArgument, *, as_json: JsonOption = False) -> None:
 
 def subscribers(
     path: StoreArgument,
-    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Those that an event with this key goes to.", show_default=False)] = None,
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[KEY]", help="Those that an event with this key goes to.", show_default=False
+        ),
+    ] = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
@@ -107,7 +123,9 @@ def subscribers(
 def incoming(
     path: StoreArgument,
     *,
-    first: Annotated[int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest.")] = 20,
+    first: Annotated[
+        int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest.")
+    ] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the events and subscriptions of which it is not known yet where they go, oldest first.
@@ -131,14 +149,20 @@ def incoming(
 
 def outgoing(
     path: StoreArgument,
-    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="List its messages.", show_default=False)] = None,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="[QUEUE]", help="List its messages.", show_default=False)
+    ] = None,
     *,
-    messages: Annotated[bool, typer.Option("--messages", help="List the messages of all queues.")] = False,
-    first: Annotated[int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest messages.")] = 20,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="List the messages of all queues.")
+    ] = False,
+    first: Annotated[
+        int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest messages.")
+    ] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """List the queues that messages wait for: how many, for how long, and why they do not go out. With a queue, or `--messages`, list the
-    messages: number, id, contents.
+    """List the queues that messages wait for: how many, for how long, and why they do not go out.
+    With a queue, or `--messages`, list the messages: number, id, contents.
 
     ```
     busmq outbox outgoing outbox.db
@@ -154,7 +178,13 @@ def outgoing(
         for each in found:
             out.print_json(**asdict(each))
     elif found:
-        heads = [("queue", "left"), ("messages", "right"), ("oldest", "right"), ("failing for", "right"), ("error", "left")]
+        heads = [
+            ("queue", "left"),
+            ("messages", "right"),
+            ("oldest", "right"),
+            ("failing for", "right"),
+            ("error", "left"),
+        ]
         out.print_table(table(heads, [_outgoing_row(each) for each in found]))
     else:
         out.note("nothing waits for a queue")
@@ -162,12 +192,16 @@ def outgoing(
 
 def purge(
     path: StoreArgument,
-    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only what waits for it.", show_default=False)] = None,
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="[QUEUE]", help="Only what waits for it.", show_default=False),
+    ] = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Delete it: it cannot be had back.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete everything that waits in an outbox which no process has open, or all that waits for a queue.
+    """Delete everything that waits in an outbox which no process has open, or all that waits for a
+    queue.
 
     ```
     busmq outbox purge outbox.db --yes
@@ -179,9 +213,14 @@ def purge(
         found = report.read_status(path)
         waiting = found.incoming + found.outgoing
         if queue is not None:
-            waiting = sum(each.messages for each in report.read_outgoing(path) if each.queue == queue)
+            waiting = sum(
+                each.messages for each in report.read_outgoing(path) if each.queue == queue
+            )
         if waiting:
-            what = f"this would delete {format_count(waiting, 'message')} of {path}, which cannot be had back"
+            what = (
+                f"this would delete {format_count(waiting, 'message')} of {path}, which cannot be"
+                " had back"
+            )
             raise ConfigError(reason=f"{what}. Add --yes to do so")
     with editing.open_to_edit(path) as run:
         purged = run(lambda c: editing.purge(c, queue))
@@ -193,11 +232,17 @@ def purge(
 
 def remove(
     path: StoreArgument,
-    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER...", help="As `incoming` and `outgoing` show them.", show_default=False)],
+    numbers: Annotated[
+        list[int],
+        typer.Argument(
+            metavar="NUMBER...", help="As `incoming` and `outgoing` show them.", show_default=False
+        ),
+    ],
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete waiting messages of an outbox which no process has open. An error when none of them waits.
+    """Delete waiting messages of an outbox which no process has open. An error when none of them
+    waits.
 
     ```
     busmq outbox remove outbox.db 7 8
@@ -216,12 +261,25 @@ def remove(
 
 def replace(
     path: StoreArgument,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `incoming` and `outgoing` show it.", show_default=False)],
-    value: Annotated[str, typer.Argument(metavar="TEXT", help="The message, or the data of an event or a command.", show_default=False)],
+    number: Annotated[
+        int,
+        typer.Argument(
+            metavar="NUMBER", help="As `incoming` and `outgoing` show it.", show_default=False
+        ),
+    ],
+    value: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT",
+            help="The message, or the data of an event or a command.",
+            show_default=False,
+        ),
+    ],
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a waiting message of an outbox, which no process has open, other contents. An event or a command keeps its id and its keys.
+    """Give a waiting message of an outbox, which no process has open, other contents. An event or a
+    command keeps its id and its keys.
 
     ```
     busmq outbox replace outbox.db 7 '{"user": 8}'
@@ -247,15 +305,28 @@ def drain(
     to: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", envvar="BUSMQ_OUTBOX_TO", help="A federation server instead of --redis; its secret is taken from BUSMQ_FEDERATION_SECRET."
+            metavar="URL",
+            envvar="BUSMQ_OUTBOX_TO",
+            help=(
+                "A federation server instead of --redis; its secret is taken from"
+                " BUSMQ_FEDERATION_SECRET."
+            ),
         ),
     ] = None,
-    secret_in_url: Annotated[bool, typer.Option("--secret-in-url", help="For npm servers, which take the secret from the URL only.")] = False,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long at most: 30s, 10m, 2h.")] = "1m",
+    secret_in_url: Annotated[
+        bool,
+        typer.Option(
+            "--secret-in-url", help="For npm servers, which take the secret from the URL only."
+        ),
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="How long at most: 30s, 10m, 2h.")
+    ] = "1m",
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Forward everything that is in an outbox which no process has open. Exit code 1 when some of it still waits at the end.
+    """Forward everything that is in an outbox which no process has open. Exit code 1 when some of
+    it still waits at the end.
 
     ```
     busmq outbox drain outbox.db --redis redis://bus.example.com --timeout 10m
@@ -264,7 +335,11 @@ def drain(
     out = CliOutput(as_json)
     before = report.read_status(path)
     waiting = before.incoming + before.outgoing
-    settings = {name: value for name, value in asdict(redis).items() if name != "url" and value != getattr(RedisOptions(), name)}
+    settings = {
+        name: value
+        for name, value in asdict(redis).items()
+        if name != "url" and value != getattr(RedisOptions(), name)
+    }
     if secret_in_url:
         settings["federate_secret_in_url"] = True
     with (
@@ -290,7 +365,13 @@ def _subscriptions(path: Path, key: str | None, out: CliOutput, *, queues: bool)
             out.print_json(**{name: each, others: grouped[each], "seen_s": seen_s})
     elif grouped:
         out.print_table(
-            table([(name, "left"), (others, "left")], [[escape_control_characters(each), _comma_list(grouped[each])] for each in sorted(grouped)])
+            table(
+                [(name, "left"), (others, "left")],
+                [
+                    [escape_control_characters(each), _comma_list(grouped[each])]
+                    for each in sorted(grouped)
+                ],
+            )
         )
     else:
         out.note("no queue is subscribed")
@@ -308,7 +389,14 @@ def _print_messages(out: CliOutput, found: list[editing.WaitingMessage]) -> None
             value = value_json(fields.pop("value"))
             out.print_json(**fields, age_s=age_s, **value)
     elif found:
-        heads = [("number", "right"), ("kind", "left"), ("id", "left"), ("queues", "left"), ("keys", "left"), ("contents", "left")]
+        heads = [
+            ("number", "right"),
+            ("kind", "left"),
+            ("id", "left"),
+            ("queues", "left"),
+            ("keys", "left"),
+            ("contents", "left"),
+        ]
         out.print_table(
             table(
                 heads,
@@ -331,7 +419,12 @@ def _print_messages(out: CliOutput, found: list[editing.WaitingMessage]) -> None
 
 def _not_waiting_error(path: Path, numbers: list[int]) -> ConfigError:
     names = ", ".join(map(str, numbers))
-    return ConfigError(reason=f"nothing with the number {names} waits in {path}; expected one that busmq outbox incoming or outgoing shows")
+    return ConfigError(
+        reason=(
+            f"nothing with the number {names} waits in {path}; expected one that busmq outbox"
+            " incoming or outgoing shows"
+        )
+    )
 
 
 def _incoming_table(found: list[report.EntryAwaitingRouting]) -> Table:

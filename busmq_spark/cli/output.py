@@ -1,4 +1,4 @@
-"""Where a command's answer, notes and errors go. See the rules in ``__init__.py``."""
+"""The output of a command: its answer, notes and errors. See the rules in ``__init__.py``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from busmq_spark.errors import BusError
 from busmq_spark.errors.foreign import error_text
 
 WIDTH_IN_PIPE = 10_000
-MAX_TABLE_WIDTH = 1_000_000_000  # a table written to a pipe is not folded, whatever its longest cell
+MAX_TABLE_WIDTH = (
+    1_000_000_000  # a table written to a pipe is not folded, whatever its longest cell
+)
 
 
 class _Console(Console):
@@ -39,7 +41,9 @@ class CliOutput:
     @property
     def on_terminal(self) -> bool:
         """Whether a person looks at stdout directly."""
-        return sys.stdout.isatty()  # not rich's word: FORCE_COLOR asks for colours, which is another thing
+        return (
+            sys.stdout.isatty()
+        )  # not rich's word: FORCE_COLOR asks for colours, which is another thing
 
     @property
     def is_watched(self) -> bool:
@@ -47,7 +51,7 @@ class CliOutput:
         return sys.stderr.isatty() and not self.as_json
 
     def print_json(self, **fields: Any) -> None:
-        """One JSON line."""
+        """Print one JSON line."""
         sys.stdout.write(json.dumps(fields, default=json_default) + "\n")
 
     def print_lines(self, *lines: str | Text) -> None:
@@ -58,7 +62,12 @@ class CliOutput:
     def print_table(self, table: Table) -> None:
         """A table for people."""
         if not self.on_terminal:
-            self.screen.width = max(WIDTH_IN_PIPE, self.screen.measure(table, options=self.screen.options.update(max_width=MAX_TABLE_WIDTH)).maximum)
+            self.screen.width = max(
+                WIDTH_IN_PIPE,
+                self.screen.measure(
+                    table, options=self.screen.options.update(max_width=MAX_TABLE_WIDTH)
+                ).maximum,
+            )
         self.screen.print(table)
 
     def flush(self) -> None:
@@ -75,7 +84,9 @@ class CliOutput:
             yield
 
     def note(self, text: str, style: str = "dim") -> None:
-        """A remark on stderr; with ``--json`` as an object, so that both streams can be read by a program."""
+        """A remark on stderr; with ``--json`` as an object, so that both streams can be read by a
+        program.
+        """
         if self.as_json:
             sys.stderr.write(json.dumps({"note": text}) + "\n")
         else:
@@ -88,18 +99,28 @@ class CliOutput:
     def show_error(self, code: str, message: str, **more: Any) -> None:
         """An error, as one line or one object on stderr."""
         if self.as_json:
-            sys.stderr.write(json.dumps({"error": {"code": code, "message": message, **more}}, default=json_default) + "\n")
+            sys.stderr.write(
+                json.dumps(
+                    {"error": {"code": code, "message": message, **more}}, default=json_default
+                )
+                + "\n"
+            )
         else:
-            self.errors.print(Text.assemble(("error: ", "bold red"), f"[{code}] {one_line(message)}"), soft_wrap=True)
+            self.errors.print(
+                Text.assemble(("error: ", "bold red"), f"[{code}] {one_line(message)}"),
+                soft_wrap=True,
+            )
 
     def show_bus_error(self, error: BusError) -> None:
-        """The same of an error of ours, whose text begins with its code."""
+        """Print a BusError, whose text begins with its code."""
         message = str(error).removeprefix(f"[{error.code}] ")
         self.show_error(error.code, message, retriable=error.retriable, details=error.details)
 
 
 class CliWarningHandler(logging.Handler):
-    """Warnings of this package as notes. Those of other packages are dropped (py4j logs a stack trace at every Ctrl-C)."""
+    """Warnings of this package as notes. Records of other packages are dropped (py4j logs a stack
+    trace at every Ctrl-C).
+    """
 
     def __init__(self, out: CliOutput) -> None:
         super().__init__(logging.WARNING)
@@ -112,9 +133,20 @@ class CliWarningHandler(logging.Handler):
             self._out.warn(f"{record.getMessage()}{f': {error_text(cause)}' if cause else ''}")
 
 
-def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]], title: str = "") -> Table:
-    """A table of safe cells: (heading, ``left``/``right``) and texts that are never read as markup."""
-    made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
+def table(
+    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]], title: str = ""
+) -> Table:
+    """A table of safe cells: (heading, ``left``/``right``) and texts that are never read as
+    markup.
+    """
+    made = Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        pad_edge=False,
+        box=SIMPLE_HEAD,
+    )
     for heading, side in columns:
         made.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
     for row in rows:
@@ -123,7 +155,9 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text
 
 
 def _escaped_for_terminal(text: str | Text) -> Text:
-    """Foreign text may be in any part of a line; one that needs escaping loses the styles of its parts, not of the whole."""
+    """Foreign text may be in any part of a line; one that needs escaping loses the styles of its
+    parts, not of the whole.
+    """
     if isinstance(text, str):
         return Text(escape_control_characters(text))
     escaped = escape_control_characters(text.plain)

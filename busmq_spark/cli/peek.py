@@ -7,7 +7,13 @@ import typer
 
 from busmq_spark.cli.cli_errors import CliMessageMissing
 from busmq_spark.cli.message_printer import MessagePrinter
-from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
+from busmq_spark.cli.options import (
+    JsonOption,
+    NullOption,
+    QueueArgument,
+    RawOption,
+    check_exclusive,
+)
 from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
@@ -20,16 +26,32 @@ from busmq_spark.options import RedisOptions
 DEFAULT_MESSAGE_COUNT = 10
 
 
-def peek(  # noqa: PLR0913  the options of a command
+def peek(  # noqa: PLR0913  # the options of a command
     queue: QueueArgument,
     *,
     first: Annotated[
-        int | None, typer.Option("--first", "-n", min=1, metavar="N", help=f"The N oldest messages.  [default: {DEFAULT_MESSAGE_COUNT}]")
+        int | None,
+        typer.Option(
+            "--first",
+            "-n",
+            min=1,
+            metavar="N",
+            help=f"The N oldest messages.  [default: {DEFAULT_MESSAGE_COUNT}]",
+        ),
     ] = None,
-    last: Annotated[int | None, typer.Option("--last", min=1, metavar="N", help="The N newest messages.")] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, metavar="N", help="The N newest messages.")
+    ] = None,
     ids: Annotated[
         str | None,
-        typer.Option("--id", metavar="RANGE", help="The message with this id, or those of a range: 7, 7..9, 7.., ..9 (both ends included)."),
+        typer.Option(
+            "--id",
+            metavar="RANGE",
+            help=(
+                "The message with this id, or those of a range: 7, 7..9, 7.., ..9 (both ends"
+                " included)."
+            ),
+        ),
     ] = None,
     raw: RawOption = False,
     null: NullOption = False,
@@ -52,7 +74,9 @@ def peek(  # noqa: PLR0913  the options of a command
         place, state = locate_existing(queue, links)
         low, high = wanted or _range_at_an_end(state, first, last)
         if wanted and not (state.count and low <= state.newest and high >= state.oldest):
-            raise CliMessageMissing(queue=queue, wanted=_range_text(low, high), found=_stored_ids_text(state))
+            raise CliMessageMissing(
+                queue=queue, wanted=_range_text(low, high), found=_stored_ids_text(state)
+            )
         if not state.count:
             out.note(f"queue {queue} is empty; the last id given was {state.last_id}")
         shown = 0
@@ -66,11 +90,17 @@ def parse_id_range(text: str) -> tuple[int, int]:
     """``7``, ``7..9``, ``7..`` or ``..9`` as first and last id, both inclusive."""
     match = re.fullmatch(r"(\d{1,16})?(\.\.)?(\d{1,16})?", text.strip())
     if not match or not (match[1] or match[3]) or (match[3] and not match[2]):
-        raise ConfigError(reason=f"--id is {text!r}; expected an id such as 7, or a range such as 7..9, 7.. or ..9")
+        raise ConfigError(
+            reason=(
+                f"--id is {text!r}; expected an id such as 7, or a range such as 7..9, 7.. or ..9"
+            )
+        )
     low = int(match[1] or 1)
     high = int(match[3] or MAX_ID) if match[2] else low
     if low > high:
-        raise ConfigError(reason=f"--id is {text!r}: its first id is above its last. Turn them around")
+        raise ConfigError(
+            reason=f"--id is {text!r}: its first id is above its last. Turn them around"
+        )
     return low, high
 
 
@@ -85,9 +115,16 @@ def _range_text(low: int, high: int) -> str:
 
 
 def _stored_ids_text(state: QueueState) -> str:
-    return f"ids {state.oldest}..{state.newest}" if state.count else f"no messages now (the last id given was {state.last_id})"
+    return (
+        f"ids {state.oldest}..{state.newest}"
+        if state.count
+        else f"no messages now (the last id given was {state.last_id})"
+    )
 
 
 def _mention_the_rest(out: CliOutput, state: QueueState, shown: int, *, asked: bool) -> None:
     if not asked and not out.as_json and out.on_terminal and shown < state.count:
-        out.note(f"{format_count(state.count - shown, 'more message')}; --first N, --last N and --id show others")
+        out.note(
+            f"{format_count(state.count - shown, 'more message')}; --first N, --last N and --id"
+            " show others"
+        )

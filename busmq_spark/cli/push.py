@@ -13,7 +13,13 @@ from busmq_spark.cli.message_splitting import split_messages
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, parse_seconds
 from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.progress_bar import TerminalProgressBar
-from busmq_spark.cli.queue_lookup import LocatedQueue, find_topic, locate_partitions, locate_queue, open_links
+from busmq_spark.cli.queue_lookup import (
+    LocatedQueue,
+    find_topic,
+    locate_partitions,
+    locate_queue,
+    open_links,
+)
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_number
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
@@ -24,35 +30,70 @@ from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
 
 
-def push(  # noqa: PLR0913  the options of a command
+def push(  # noqa: PLR0913  # the options of a command
     queue: QueueArgument,
     *,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MESSAGE", help="The messages. Without any, or with -, they come from stdin.", show_default=False),
+        typer.Argument(
+            metavar="MESSAGE",
+            help="The messages. Without any, or with -, they come from stdin.",
+            show_default=False,
+        ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read messages from this file, one a line.", exists=True, dir_okay=False, allow_dash=True)
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="Read messages from this file, one a line.",
+            exists=True,
+            dir_okay=False,
+            allow_dash=True,
+        ),
     ] = None,
     null: NullOption = False,
-    whole: Annotated[bool, typer.Option("--whole", help="The file or stdin is one single message, line breaks and all.")] = False,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole", help="The file or stdin is one single message, line breaks and all."
+        ),
+    ] = False,
     ttl: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="How long a new queue lives after the last push or touch: 90s, 15m, 12h, 7d. An existing queue keeps its own.  [default: 7d]",
+            help=(
+                "How long a new queue lives after the last push or touch: 90s, 15m, 12h, 7d. An"
+                " existing queue keeps its own.  [default: 7d]"
+            ),
         ),
     ] = None,
     maxsize: Annotated[
-        int, typer.Option(min=0, help="How many messages a new queue holds at most; 0 is no limit. An existing queue keeps its own.")
+        int,
+        typer.Option(
+            min=0,
+            help=(
+                "How many messages a new queue holds at most; 0 is no limit. An existing queue"
+                " keeps its own."
+            ),
+        ),
     ] = 0,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="QUEUE is a topic: push to the partition of this key.", show_default=False)] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="QUEUE is a topic: push to the partition of this key.",
+            show_default=False,
+        ),
+    ] = None,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Append messages to a queue, creating it if there is none.
 
-    Every line of a file or of stdin is one message; nothing of it is changed, so any bytes may be pushed.
+    Every line of a file or of stdin is one message; nothing of it is changed, so any bytes may be
+    pushed.
 
     ```
     busmq push orders '{"id": 1}'
@@ -78,7 +119,7 @@ def push(  # noqa: PLR0913  the options of a command
 
 
 def _location_of_key(topic: str, key: str, links: list[Link]) -> LocatedQueue:
-    """Where the partition of a key is. Raises TopicMissing."""
+    """Return the place of the partition of a key. Raises TopicMissing."""
     _, found = find_topic(topic, links)
     partition = partition_of(os.fsencode(key), found.partitions)
     [place] = locate_partitions(topic, range(partition, partition + 1), links)
@@ -93,13 +134,20 @@ class CliPusher:
         self.stored = 0
 
     def push(self, values: list[bytes]) -> None:
-        """All of them, or CliQueueFull. After a LinkLost ``stored`` is what is known to be stored."""
+        """All of them, or CliQueueFull. After a LinkLost ``stored`` is what is known to be
+        stored.
+        """
         if not values:
             return
         stored = self.place.link.run(push_many(self.place.keys, values))
         self.stored += stored
         if stored < len(values):
-            raise CliQueueFull(queue=self.place.keys.name, maxsize=self.attached.maxsize, stored=self.stored, left=len(values) - stored)
+            raise CliQueueFull(
+                queue=self.place.keys.name,
+                maxsize=self.attached.maxsize,
+                stored=self.stored,
+                left=len(values) - stored,
+            )
 
     def push_source(self, source: BinaryIO, separator: bytes | None) -> None:
         """Everything a file or pipe holds; ``separator`` None makes one message of it."""
@@ -107,20 +155,31 @@ class CliPusher:
             self.push([source.read()])
             return
         total = _source_size(source)
-        with TerminalProgressBar(self.out, f"pushing to {self.place.keys.name}", total, "messages", weighed=True) as meter:
+        with TerminalProgressBar(
+            self.out, f"pushing to {self.place.keys.name}", total, "messages", weighed=True
+        ) as meter:
             try:
-                for values, read_bytes in split_messages(source.read1, separator):  # type: ignore[attr-defined]  # both are buffered readers
+                # Both are buffered readers
+                for values, read_bytes in split_messages(source.read1, separator):  # type: ignore[attr-defined]
                     for part in slices(values, 20_000):
                         self.push(part)
                     meter.add(len(values), read_bytes)
             except (LinkLost, KeyboardInterrupt):
-                self.out.note(f"{format_count(self.stored, 'message')} had been stored; of those sent last it is not known")
+                self.out.note(
+                    f"{format_count(self.stored, 'message')} had been stored; of those sent last it"
+                    " is not known"
+                )
                 raise
 
 
 def _check_arguments(values: list[str] | None, file: Path | None, null: bool, whole: bool) -> None:
     if values and (file or null or whole):
-        raise ConfigError(reason="messages were given as arguments, so --file, --null and --whole do not apply. Leave out the one or the other")
+        raise ConfigError(
+            reason=(
+                "messages were given as arguments, so --file, --null and --whole do not apply."
+                " Leave out the one or the other"
+            )
+        )
     if null and whole:
         raise ConfigError(reason="--null and --whole exclude each other. Give one of them")
 
@@ -130,14 +189,21 @@ def _note_ignored_options(out: CliOutput, attached: AttachResult, ttl_s: int, ma
     if attached.existed and maxsize and attached.maxsize != maxsize:
         out.note(f"the queue exists with maxsize {attached.maxsize}; --maxsize is for new queues")
     if attached.existed and ttl_s and attached.ttl_s != ttl_s:
-        out.note(f"the queue exists with a ttl of {format_duration(attached.ttl_s)}; --ttl is for new queues")
+        out.note(
+            f"the queue exists with a ttl of {format_duration(attached.ttl_s)}; --ttl is for new"
+            " queues"
+        )
 
 
 def _open_source(out: CliOutput, file: Path | None) -> BinaryIO:
     if file is not None and str(file) != "-":
         return file.open("rb")
     if sys.stdin is None:
-        raise ConfigError(reason="no messages were given, and stdin is closed. Give them as arguments or with --file")
+        raise ConfigError(
+            reason=(
+                "no messages were given, and stdin is closed. Give them as arguments or with --file"
+            )
+        )
     if sys.stdin.isatty():
         out.note("Type one message a line; end with Ctrl-D.")
     return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
@@ -162,5 +228,6 @@ def _show_result(out: CliOutput, sender: CliPusher) -> None:
         return
     new = "" if sender.attached.existed else "new "
     out.print_lines(
-        f"Pushed {format_count(sender.stored, 'message')} to {new}queue {queue}: {format_number(state.count)} stored, newest id {state.last_id}."
+        f"Pushed {format_count(sender.stored, 'message')} to {new}queue {queue}:"
+        f" {format_number(state.count)} stored, newest id {state.last_id}."
     )

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from busmq_spark.cli.cli_errors import CliQueueMissing
 from busmq_spark.core.keys import QueueKeys, TopicKeys, server_index
 from busmq_spark.core.reader_operations import QueueState, states
-from busmq_spark.core.topic import TopicState, check_topic, partition_home, partition_queue, read_topic
+from busmq_spark.core.topic import (
+    TopicState,
+    check_topic,
+    partition_home,
+    partition_queue,
+    read_topic,
+)
 from busmq_spark.errors import ConfigError, TopicMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import Link, sync_links
@@ -17,12 +23,14 @@ from busmq_spark.redis_io.queue_location import locate
 from busmq_spark.redis_io.redis_layout import redis_layout
 
 COMMAND_PATIENCE_S = 1.5
-"""Seconds after which commands give up: a person waits. Links of queries wait 8 or 60 s (core/retry.py)."""
+"""Seconds after which commands give up: a person waits. Links of queries wait 8 or 60 s
+(core/retry.py).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedQueue:
-    """One queue and the link to the server that owns it."""
+    """A queue and the link to the server that owns it."""
 
     keys: QueueKeys
     link: Link
@@ -41,7 +49,10 @@ def need_redis(options: RedisOptions) -> None:
     """Raises ConfigError when no Redis is named."""
     if not options.url:
         raise ConfigError(
-            reason="no Redis is named. Give --redis redis://host:port or set BUSMQ_REDIS_URL; to try things out start one with: busmq embedded"
+            reason=(
+                "no Redis is named. Give --redis redis://host:port or set BUSMQ_REDIS_URL; to try"
+                " things out start one with: busmq embedded"
+            )
         )
 
 
@@ -58,7 +69,7 @@ def open_links(options: RedisOptions) -> Iterator[list[Link]]:
 
 
 def keys_of(name: str, links: list[Link]) -> QueueKeys:
-    """How the keys of a queue are spelt on these servers."""
+    """Return the keys of a queue as these servers spell them."""
     return QueueKeys(name, cluster=links[0].cluster)
 
 
@@ -72,14 +83,14 @@ def find_topic(name: str, links: list[Link]) -> tuple[TopicKeys, TopicState]:
 
 
 def locate_partitions(name: str, partitions: range, links: list[Link]) -> list[LocatedQueue]:
-    """Where partition queues of a topic are, or would be created."""
+    """Return the places of partition queues of a topic, existing or future."""
     queues = [keys_of(partition_queue(name, i), links) for i in partitions]
     found = locate(queues, links, [partition_home(i, len(links)) for i in partitions])
     return [LocatedQueue(keys, links[index]) for keys, index in zip(queues, found, strict=True)]
 
 
 def locate_queue(name: str, links: list[Link]) -> LocatedQueue:
-    """Where a queue is, or would be created."""
+    """Return the place of a queue, existing or future."""
     if not name:
         raise ConfigError(reason="the name of the queue is empty")
     try:
@@ -91,9 +102,11 @@ def locate_queue(name: str, links: list[Link]) -> LocatedQueue:
 
 
 def locate_existing(name: str, links: list[Link]) -> tuple[LocatedQueue, QueueState]:
-    """Where a queue is, and its state; raises CliQueueMissing."""
+    """Return the place of a queue, and its state; raises CliQueueMissing."""
     place = locate_queue(name, links)
     state = place.read_state()
     if not state.exists:
-        raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked_url for link in links))
+        raise CliQueueMissing(
+            queue=name, servers=", ".join(link.endpoint.masked_url for link in links)
+        )
     return place, state

@@ -21,7 +21,9 @@ QUEUES_PER_STEP = 500
 
 @dataclass(frozen=True, slots=True)
 class QueueOverview:
-    """One queue. ``unacked``: taken by a reliable consumer and not acknowledged; ``readers``: subscription → milliseconds left of its lease."""
+    """An overview of a queue. ``unacked``: taken by a reliable consumer and not acknowledged;
+    ``readers``: subscription → milliseconds left of its lease.
+    """
 
     name: str
     server: str
@@ -32,7 +34,7 @@ class QueueOverview:
     readers: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         state = self.state
         return {
             "queue": self.name,
@@ -46,7 +48,10 @@ class QueueOverview:
             "expires_in_s": round(self.expires_ms / 1000, 1) if self.expires_ms >= 0 else None,
             "maxsize": state.maxsize or None,
             "subscriptions": self.subscriptions,
-            "readers": [{"subscription": name or None, "lease_s": round(ms / 1000, 1)} for name, ms in self.readers.items()],
+            "readers": [
+                {"subscription": name or None, "lease_s": round(ms / 1000, 1)}
+                for name, ms in self.readers.items()
+            ],
             "incarnation": state.born or None,
             "server": self.server,
         }
@@ -54,35 +59,55 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class DamagedQueueOverview:
-    """A queue that cannot be shown: its keys hold what no program of the bus writes. ``reason`` says what was found."""
+    """A queue that cannot be shown: its keys hold what no program of the bus writes. ``reason``
+    says what was found.
+    """
 
     name: str
     server: str
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {"queue": self.name, "damaged": self.reason, "server": self.server}
 
 
-def read_all_overviews(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueueOverview]:
-    """Queues of one server, those with damaged keys among them: one of these does not hide the others."""
+def read_all_overviews(
+    link: Link, queues: Sequence[QueueKeys]
+) -> list[QueueOverview | DamagedQueueOverview]:
+    """Queues of one server, those with damaged keys among them: one of these does not hide the
+    others.
+    """
     server = link.endpoint.masked_url
     found, damaged = ask_undamaged(lambda part: link.run(read_overviews(part, server)), queues)
-    return [*found, *(DamagedQueueOverview(name, server, reason) for name, reason in damaged.items())]
+    return [
+        *found,
+        *(DamagedQueueOverview(name, server, reason) for name, reason in damaged.items()),
+    ]
 
 
-def ask_undamaged(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[QueueKeys]) -> tuple[list[T], dict[str, str]]:
-    """What ``ask`` says of the queues whose keys are sound, and what was found instead in the others."""
+def ask_undamaged(
+    ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[QueueKeys]
+) -> tuple[list[T], dict[str, str]]:
+    """Return the answers of ``ask`` for the queues with sound keys, and the findings for the
+    others.
+    """
     try:
         return ask(queues), {}
     except (QueueDamaged, RedisCommandRefused) as error:
-        if isinstance(error, RedisCommandRefused) and "WRONGTYPE" not in str(error) and "wrong kind" not in str(error):
+        if (
+            isinstance(error, RedisCommandRefused)
+            and "WRONGTYPE" not in str(error)
+            and "wrong kind" not in str(error)
+        ):
             raise
         if len(queues) == 1:
             return [], {queues[0].name: str(error)}
     half = len(queues) // 2
-    (some, damaged), (rest, more) = ask_undamaged(ask, queues[:half]), ask_undamaged(ask, queues[half:])
+    (some, damaged), (rest, more) = (
+        ask_undamaged(ask, queues[:half]),
+        ask_undamaged(ask, queues[half:]),
+    )
     return some + rest, {**damaged, **more}
 
 
@@ -94,12 +119,20 @@ def read_overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[QueueO
         acked = yield from subscriptions(part)
         asked = [(keys, ["", *names]) for keys, names in zip(part, acked, strict=True)]
         replies = yield [
-            call for keys, names in asked for call in (command("LLEN", keys.toack), command("PTTL", keys.metadata), *lease_calls(keys, names))
+            call
+            for keys, names in asked
+            for call in (
+                command("LLEN", keys.toack),
+                command("PTTL", keys.metadata),
+                *lease_calls(keys, names),
+            )
         ]
         answers = iter(replies)
         for (keys, names), state, acks in zip(asked, known, acked, strict=True):
             unacked, expires_ms = next(answers) // 2, next(answers)
             leases = live_holders(names, list(islice(answers, 2 * len(names))))
             if state.exists:
-                found.append(QueueOverview(keys.name, server, state, unacked, expires_ms, acks, leases))
+                found.append(
+                    QueueOverview(keys.name, server, state, unacked, expires_ms, acks, leases)
+                )
     return found

@@ -19,7 +19,12 @@ from busmq_spark.redis_io.queue_location import discover_queues
 
 def queues(
     pattern: Annotated[
-        str | None, typer.Argument(metavar="PATTERN", help="Only queues whose name matches, such as 'orders-*'.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="PATTERN",
+            help="Only queues whose name matches, such as 'orders-*'.",
+            show_default=False,
+        ),
     ] = None,
     *,
     redis: RedisOptions,
@@ -41,28 +46,59 @@ def queues(
             return
         for queue in found:
             if isinstance(queue, DamagedQueueOverview):
-                out.warn(queue.reason if queue.name in queue.reason else f"queue {queue.name!r}: {queue.reason}")
+                out.warn(
+                    queue.reason
+                    if queue.name in queue.reason
+                    else f"queue {queue.name!r}: {queue.reason}"
+                )
         if found:
-            out.print_table(table(_columns(many := len(links) > 1), [_queue_row(queue, many) for queue in found]))
+            out.print_table(
+                table(
+                    _columns(many := len(links) > 1), [_queue_row(queue, many) for queue in found]
+                )
+            )
         else:
             which = f"no queue that matches {pattern}" if pattern else "no queue"
             out.note(
-                f"There is {which} on {', '.join(link.endpoint.masked_url for link in links)}. Create one with: busmq push hello 'first message'"
+                f"There is {which} on {', '.join(link.endpoint.masked_url for link in links)}."
+                " Create one with: busmq push hello 'first message'"
             )
 
 
-def _read_overviews(links: list[Link], pattern: str | None) -> list[QueueOverview | DamagedQueueOverview]:
+def _read_overviews(
+    links: list[Link], pattern: str | None
+) -> list[QueueOverview | DamagedQueueOverview]:
     places: list[list[QueueKeys]] = [[] for _ in links]
     for name, index in discover_queues(links):
         if pattern is None or fnmatchcase(name, pattern):
             places[index].append(keys_of(name, links))
-    found = [each for link, keys in zip(links, places, strict=True) for each in read_all_overviews(link, keys)]
+    found = [
+        each
+        for link, keys in zip(links, places, strict=True)
+        for each in read_all_overviews(link, keys)
+    ]
     return sorted(found, key=lambda queue: queue.name)
 
 
 def _columns(many_servers: bool) -> list[tuple[str, str]]:
-    sides = {"messages": "right", "ids": "right", "unacked": "right", "ttl": "right", "expires in": "right"}
-    names = ["queue", "messages", "ids", "unacked", "ttl", "expires in", "subscriptions", "read by", *(["server"] if many_servers else [])]
+    sides = {
+        "messages": "right",
+        "ids": "right",
+        "unacked": "right",
+        "ttl": "right",
+        "expires in": "right",
+    }
+    names = [
+        "queue",
+        "messages",
+        "ids",
+        "unacked",
+        "ttl",
+        "expires in",
+        "subscriptions",
+        "read by",
+        *(["server"] if many_servers else []),
+    ]
     return [(name, sides.get(name, "left")) for name in names]
 
 
@@ -80,16 +116,28 @@ def _queue_row(queue: QueueOverview | DamagedQueueOverview, many_servers: bool) 
             *([queue.server] if many_servers else []),
         ]
     state = queue.state
-    ids = f"{state.oldest}..{state.newest}" if state.count else (f"none since {state.last_id}" if state.last_id else "")
+    ids = (
+        f"{state.oldest}..{state.newest}"
+        if state.count
+        else (f"none since {state.last_id}" if state.last_id else "")
+    )
     expires_s = queue.expires_ms / 1000
     soon = queue.expires_ms >= 0 and expires_s < min(60, state.ttl_s / 4)
     return [
         Text(escape_control_characters(queue.name), "cyan"),
-        f"{format_number(state.waiting)} (+{format_number(state.kept_count)} kept)" if state.kept_count else format_number(state.waiting),
+        (
+            f"{format_number(state.waiting)} (+{format_number(state.kept_count)} kept)"
+            if state.kept_count
+            else format_number(state.waiting)
+        ),
         ids,
         Text(format_number(queue.unacked), "yellow") if queue.unacked else "",
         format_duration(state.ttl_s),
-        Text(format_duration(expires_s), "red" if soon else "") if queue.expires_ms >= 0 else "never",
+        (
+            Text(format_duration(expires_s), "red" if soon else "")
+            if queue.expires_ms >= 0
+            else "never"
+        ),
         ", ".join(f"{name} at {last}" for name, last in sorted(queue.subscriptions.items())),
         reader_names(queue),
         *([queue.server] if many_servers else []),
@@ -97,5 +145,5 @@ def _queue_row(queue: QueueOverview | DamagedQueueOverview, many_servers: bool) 
 
 
 def reader_names(queue: QueueOverview) -> str:
-    """Who holds a lease on the queue."""
+    """Return the holders of leases on the queue."""
     return ", ".join(name or "a query" for name in sorted(queue.readers))

@@ -1,4 +1,6 @@
-"""Options that say how to reach Redis: declared once, added to every command that takes ``redis: RedisOptions``."""
+"""Options that say how to reach Redis: declared once, added to every command that takes
+``redis: RedisOptions``.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,33 +17,73 @@ HELP_PANEL = "Redis"
 
 
 def _option(flag: str, env: str, text: str, metavar: str) -> Any:
-    return Annotated[str | None, typer.Option(flag, metavar=metavar, envvar=env, help=text, rich_help_panel=HELP_PANEL, show_default=False)]
+    return Annotated[
+        str | None,
+        typer.Option(
+            flag,
+            metavar=metavar,
+            envvar=env,
+            help=text,
+            rich_help_panel=HELP_PANEL,
+            show_default=False,
+        ),
+    ]
 
 
 RedisOption = _option(
     "--redis",
     "BUSMQ_REDIS_URL",
-    "Where Redis is: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path; several separated by commas. "
-    "A password is better kept in the environment variable: other users of this machine can see arguments.",
+    "Where Redis is: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path; several"
+    " separated by commas. A password is better kept in the environment variable: other users of"
+    " this machine can see arguments.",
     "URL",
 )
 
 
 def _tls_options(prefix: str) -> dict[str, Any]:
     return {
-        "tls_ca": _option(f"--{prefix}tls-ca", "BUSMQ_TLS_CA", "PEM file of the authority to trust with rediss://.", "FILE"),
-        "tls_certificate": _option(f"--{prefix}tls-cert", "BUSMQ_TLS_CERT", "PEM file of the client certificate to show.", "FILE"),
-        "tls_key": _option(f"--{prefix}tls-key", "BUSMQ_TLS_KEY", "PEM file of its private key.", "FILE"),
+        "tls_ca": _option(
+            f"--{prefix}tls-ca",
+            "BUSMQ_TLS_CA",
+            "PEM file of the authority to trust with rediss://.",
+            "FILE",
+        ),
+        "tls_certificate": _option(
+            f"--{prefix}tls-cert",
+            "BUSMQ_TLS_CERT",
+            "PEM file of the client certificate to show.",
+            "FILE",
+        ),
+        "tls_key": _option(
+            f"--{prefix}tls-key", "BUSMQ_TLS_KEY", "PEM file of its private key.", "FILE"
+        ),
     }
 
 
 _OPTIONS: dict[str, Any] = {
     "url": RedisOption,
-    "layout": _option("--layout", "BUSMQ_REDIS_LAYOUT", "direct (default), sentinel or cluster: the URLs are sentinels, or nodes.", "LAYOUT"),
-    "master": _option("--sentinel-master", "BUSMQ_SENTINEL_MASTER", "The name under which the sentinels watch the servers.", "NAME"),
-    "user": _option("--user", "BUSMQ_REDIS_USER", "ACL user; its password is taken from BUSMQ_REDIS_PASSWORD.", "NAME"),
+    "layout": _option(
+        "--layout",
+        "BUSMQ_REDIS_LAYOUT",
+        "direct (default), sentinel or cluster: the URLs are sentinels, or nodes.",
+        "LAYOUT",
+    ),
+    "master": _option(
+        "--sentinel-master",
+        "BUSMQ_SENTINEL_MASTER",
+        "The name under which the sentinels watch the servers.",
+        "NAME",
+    ),
+    "user": _option(
+        "--user",
+        "BUSMQ_REDIS_USER",
+        "ACL user; its password is taken from BUSMQ_REDIS_PASSWORD.",
+        "NAME",
+    ),
     **_tls_options(""),
-    "password": Annotated[str | None, typer.Option("--password", envvar="BUSMQ_REDIS_PASSWORD", hidden=True)],
+    "password": Annotated[
+        str | None, typer.Option("--password", envvar="BUSMQ_REDIS_PASSWORD", hidden=True)
+    ],
 }
 _FLAGS = {
     "url": "--redis",
@@ -57,24 +99,43 @@ _PREFIXED_TLS_OPTIONS = _tls_options("redis-")
 
 
 def with_redis_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options in the place of its parameter ``redis``; any other command as it is.
+    """The command with these options in the place of its parameter ``redis``; any other command as
+    it is.
 
-    A command that has a ``--tls-cert`` of its own gets those of Redis as ``--redis-tls-cert`` and so on.
+    A command that has a ``--tls-cert`` of its own gets those of Redis as ``--redis-tls-cert`` and
+    so on.
     """
     signature = inspect.signature(command)
-    if "redis" not in signature.parameters or signature.parameters["redis"].annotation is not RedisOptions:
+    if (
+        "redis" not in signature.parameters
+        or signature.parameters["redis"].annotation is not RedisOptions
+    ):
         return command
 
     @wraps(command)
     def run_command(*arguments: Any, **options: Any) -> None:
-        command(*arguments, redis=_make_redis_options({name: options.pop(name) for name in _OPTIONS}), **options)
+        command(
+            *arguments,
+            redis=_make_redis_options({name: options.pop(name) for name in _OPTIONS}),
+            **options,
+        )
 
-    table = _OPTIONS | _PREFIXED_TLS_OPTIONS if "certificate_file" in signature.parameters else _OPTIONS
-    ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option) for name, option in table.items()]
+    table = (
+        _OPTIONS | _PREFIXED_TLS_OPTIONS if "certificate_file" in signature.parameters else _OPTIONS
+    )
+    ours = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in table.items()
+    ]
     others = [each for name, each in signature.parameters.items() if name != "redis"]
-    first = [each.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in others if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    first = [
+        each.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for each in others
+        if each.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
     last = [each for each in others if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    run_command.__signature__ = signature.replace(parameters=[*first, *ours, *last])  # type: ignore[attr-defined]  # what inspect looks for
+    # What inspect looks for
+    run_command.__signature__ = signature.replace(parameters=[*first, *ours, *last])  # type: ignore[attr-defined]
     run_command.__annotations__ = {each.name: each.annotation for each in (*first, *ours, *last)}
     return run_command
 

@@ -1,4 +1,4 @@
-"""``busmq retain``: what a queue keeps of what its readers have acknowledged."""
+"""``busmq retain``: set or show the retention of a queue."""
 
 from typing import Annotated
 
@@ -17,20 +17,42 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 
-def retain(  # noqa: PLR0913  the options of a command
+def retain(  # noqa: PLR0913  # the options of a command
     queue: QueueArgument,
     *,
-    age: Annotated[str | None, typer.Option("--age", metavar="7d", help="What is older goes.", show_default=False)] = None,
-    messages: Annotated[int | None, typer.Option("--messages", metavar="N", help="Keep the newest N messages.", show_default=False)] = None,
-    value_bytes: Annotated[str | None, typer.Option("--bytes", metavar="10g", help="Keep so many bytes of values.", show_default=False)] = None,
-    off: Annotated[bool, typer.Option("--off", help="Keep nothing any more: what all readers have acknowledged is deleted.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking what is kept and no longer shall be.")] = False,
+    age: Annotated[
+        str | None,
+        typer.Option("--age", metavar="7d", help="What is older goes.", show_default=False),
+    ] = None,
+    messages: Annotated[
+        int | None,
+        typer.Option(
+            "--messages", metavar="N", help="Keep the newest N messages.", show_default=False
+        ),
+    ] = None,
+    value_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--bytes", metavar="10g", help="Keep so many bytes of values.", show_default=False
+        ),
+    ] = None,
+    off: Annotated[
+        bool,
+        typer.Option(
+            "--off", help="Keep nothing any more: what all readers have acknowledged is deleted."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Delete without asking what is kept and no longer shall be."),
+    ] = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Keep what is acknowledged, so that readers can go back. Without options: show what is kept.
 
-    What is beyond any of the limits given is deleted, once every reader has acknowledged it. A queue that does not exist is created.
+    Messages beyond any of the given limits are deleted, once every reader has acknowledged them. A
+    queue that does not exist is created.
 
     ```
     busmq retain orders --age 7d --bytes 10g
@@ -42,7 +64,11 @@ def retain(  # noqa: PLR0913  the options of a command
     limits = parse_limits(age, messages, value_bytes)
     asked = limits != parse_limits(None, None, None)
     if asked and off:
-        raise ConfigError(reason="--off keeps nothing, and the other options say what to keep; give one of the two")
+        raise ConfigError(
+            reason=(
+                "--off keeps nothing, and the other options say what to keep; give one of the two"
+            )
+        )
     with open_links(redis) as links:
         if asked:
             place = locate_queue(queue, links)
@@ -51,13 +77,17 @@ def retain(  # noqa: PLR0913  the options of a command
             place, _ = locate_existing(queue, links)
         if asked or off:
             _confirm_less(out, place, limits if asked else None, yes=yes)
-        found = place.link.run(set_retention(place.keys, limits) if asked or off else read_retention(place.keys))
+        found = place.link.run(
+            set_retention(place.keys, limits) if asked or off else read_retention(place.keys)
+        )
         state = place.read_state()
     _show(out, queue, found, state)
 
 
 def _confirm_less(out: CliOutput, place: LocatedQueue, limits: str | None, *, yes: bool) -> None:
-    """Ask before messages are deleted that the present rule keeps. ``limits``: the new rule; None: no rule."""
+    """Ask before messages are deleted that the present rule keeps. ``limits``: the new rule;
+    ``limits`` is None when the rule stays.
+    """
     now = place.link.run(read_retention(place.keys))
     if now is None or not now.kept:
         return
@@ -71,7 +101,11 @@ def _confirm_less(out: CliOutput, place: LocatedQueue, limits: str | None, *, ye
 def _show(out: CliOutput, queue: str, found: Retention | None, state: QueueState) -> None:
     if out.as_json:
         limits = {name: getattr(found, name, None) for name in ("age_s", "messages", "bytes")}
-        numbers = {"kept": state.kept_count, "waiting": state.waiting, "oldest_id": state.oldest or None}
+        numbers = {
+            "kept": state.kept_count,
+            "waiting": state.waiting,
+            "oldest_id": state.oldest or None,
+        }
         out.print_json(queue=queue, retained=found is not None, **limits, **numbers)
         return
     if found is None:
@@ -79,17 +113,26 @@ def _show(out: CliOutput, queue: str, found: Retention | None, state: QueueState
         return
     holds = f" from id {state.oldest} on" if state.count else ""
     out.print_lines(
-        f"Queue {queue} keeps {limits_text(found)}: {format_count(state.kept_count, 'acknowledged message')}{holds}; "
-        f"{format_count(state.waiting, 'message')} to read."
+        f"Queue {queue} keeps {limits_text(found)}:"
+        f" {format_count(state.kept_count, 'acknowledged message')}{holds};"
+        f" {format_count(state.waiting, 'message')} to read."
     )
     if found.age_s and found.age_s > state.ttl_s:
-        out.warn(f"without readers and producers the queue lives for {format_duration(state.ttl_s)} only, its ttl, and what it keeps goes with it")
+        out.warn(
+            f"without readers and producers the queue lives for {format_duration(state.ttl_s)}"
+            " only, its ttl, and what it keeps goes with it"
+        )
 
 
 def limits_text(found: Retention) -> str:
-    """What is kept, for people."""
+    """Return the retention as text, for people."""
     age = f"what is younger than {format_duration(found.age_s)}" if found.age_s else ""
     newest = f"the newest {format_count(found.messages, 'message')}" if found.messages else ""
     return (
-        " and ".join(filter(None, (age, newest, f"the newest {format_size(found.bytes)}" if found.bytes else ""))) or "what a reader has gone back to"
+        " and ".join(
+            filter(
+                None, (age, newest, f"the newest {format_size(found.bytes)}" if found.bytes else "")
+            )
+        )
+        or "what a reader has gone back to"
     )

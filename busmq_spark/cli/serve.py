@@ -28,24 +28,37 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 7130
 LIMITS_WITH_DEFAULTS = ", ".join(
-    f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}" for row in fields(PeerLimits)
+    f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}"
+    for row in fields(PeerLimits)
 )
 SecretsOption = Annotated[
     Path | None,
     typer.Option(
-        "--secrets", metavar="FILE", envvar="BUSMQ_FEDERATION_SECRETS", show_default=False, help="TOML file of secrets and what each of them may do."
+        "--secrets",
+        metavar="FILE",
+        envvar="BUSMQ_FEDERATION_SECRETS",
+        show_default=False,
+        help="TOML file of secrets and what each of them may do.",
     ),
 ]
 ClientCaOption = Annotated[
     Path | None,
     typer.Option(
-        "--tls-client-ca", metavar="FILE", help="PEM file: clients must show a certificate of one of these authorities.", show_default=False
+        "--tls-client-ca",
+        metavar="FILE",
+        help="PEM file: clients must show a certificate of one of these authorities.",
+        show_default=False,
     ),
 ]
 ProxyOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NETWORK", help="A proxy, or a network of them, whose X-Forwarded-For names the client; may be repeated.", show_default=False
+        metavar="NETWORK",
+        help=(
+            "A proxy, or a network of them, whose X-Forwarded-For names the client; may be"
+            " repeated."
+        ),
+        show_default=False,
     ),
 ]
 
@@ -61,18 +74,30 @@ AudienceOption = Annotated[
 MetricsSecretOption = Annotated[
     str | None,
     typer.Option(
-        "--metrics-secret", metavar="NAME", show_default=False, help="Name of the secret whose holder sees the names of secrets at /metrics."
+        "--metrics-secret",
+        metavar="NAME",
+        show_default=False,
+        help="Name of the secret whose holder sees the names of secrets at /metrics.",
     ),
 ]
 
 
-_SERVER_SETTINGS = ("host", "port", "path", "origins", "proxies", "compression", "audience", "metrics_secret")
+_SERVER_SETTINGS = (
+    "host",
+    "port",
+    "path",
+    "origins",
+    "proxies",
+    "compression",
+    "audience",
+    "metrics_secret",
+)
 """Settings of ``_ListenSettings`` that FederationServer takes by these names."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ListenSettings:
-    """Where and how to listen."""
+    """The address and the files of a listening server."""
 
     host: str
     port: int
@@ -91,36 +116,69 @@ class _ListenSettings:
         return is_loopback(self.host)
 
 
-def serve(  # noqa: PLR0913  the options of a command
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")] = f"127.0.0.1:{DEFAULT_PORT}",
+def serve(  # noqa: PLR0913  # the options of a command
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")
+    ] = f"127.0.0.1:{DEFAULT_PORT}",
     *,
-    path: Annotated[str, typer.Option(help="The path of the bus; at any other there is nothing.")] = "/bus",
+    path: Annotated[
+        str, typer.Option(help="The path of the bus; at any other there is nothing.")
+    ] = "/bus",
     secrets: SecretsOption = None,
     certificate_file: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="PEM file of this server's certificate: serve wss://.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            help="PEM file of this server's certificate: serve wss://.",
+            show_default=False,
+        ),
     ] = None,
-    key_file: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its private key.", show_default=False)] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-key", metavar="FILE", help="PEM file of its private key.", show_default=False
+        ),
+    ] = None,
     origin: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Browsers may come from pages of this origin only, such as https://app.example.com; may be repeated."),
+        typer.Option(
+            metavar="ORIGIN",
+            help=(
+                "Browsers may come from pages of this origin only, such as https://app.example.com;"
+                " may be repeated."
+            ),
+        ),
     ] = None,
     client_ca: ClientCaOption = None,
     trust_proxy: ProxyOption = None,
     audience: AudienceOption = None,
     metrics_secret: MetricsSecretOption = None,
-    compression: Annotated[bool, typer.Option("--compression", help="Compress messages for peers that ask for it: for slow links.")] = False,
+    compression: Annotated[
+        bool,
+        typer.Option(
+            "--compression", help="Compress messages for peers that ask for it: for slow links."
+        ),
+    ] = False,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help=f"Change a limit of what a peer may cost; may be repeated. They are: {LIMITS_WITH_DEFAULTS}."),
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help=(
+                "Change a limit of what a peer may cost; may be repeated. They are:"
+                f" {LIMITS_WITH_DEFAULTS}."
+            ),
+        ),
     ] = None,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Serve the bus to peers that cannot reach its Redis: Node, browsers, Python, Spark.
 
-    A client shows a secret when it connects. Without --secrets one is made for this run, and only this machine can connect.
-    /livez, /readyz and /metrics (Prometheus) answer on the same port. SIGTERM refuses new connections, answers calls under way and
-    lets every object detach before the end. SIGHUP reads the secrets and certificates anew: peers whose secret has changed are cut off.
+    A client shows a secret when it connects. Without --secrets one is made for this run, and only
+    this machine can connect. /livez, /readyz and /metrics (Prometheus) answer on the same port.
+    SIGTERM refuses new connections, answers calls under way and lets every object detach before the
+    end. SIGHUP reads the secrets and certificates anew: peers whose secret has changed are cut off.
 
     ```
     busmq serve
@@ -136,19 +194,36 @@ def serve(  # noqa: PLR0913  the options of a command
     deny = ["orders-private-*"]
     ```
 
-    The verbs are browse, consume, push, create and admin; read is browse and consume, write is push and create.
-    A subscription belongs to the secret that registered it: others need consume = ["subscription:its-name"].
-    events = ["payment.*"] lets it subscribe queues to these events; without it no events are.
+    The verbs are browse, consume, push, create and admin; read is browse and consume, write is push
+    and create. A subscription belongs to the secret that registered it: others need consume =
+    ["subscription:its-name"]. events = ["payment.*"] lets it subscribe queues to these events;
+    without it no events are.
     """
     out = CliOutput(as_json)
     host, port = parse_listen_address(listen)
     files = (certificate_file, key_file, client_ca)
-    place = _ListenSettings(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files, compression, audience, metrics_secret)
+    place = _ListenSettings(
+        host,
+        port,
+        path,
+        tuple(origin or ()),
+        tuple(trust_proxy or ()),
+        secrets,
+        files,
+        compression,
+        audience,
+        metrics_secret,
+    )
     tls = make_tls_context(*files)
     limits = limits_with(limit or [])
     secret = None if secrets else randomness.token_urlsafe(24)
     if secret and not place.is_loopback:
-        raise ConfigError(reason=f"{listen} can be reached from other machines, so it needs secrets. Give --secrets FILE, or listen on 127.0.0.1")
+        raise ConfigError(
+            reason=(
+                f"{listen} can be reached from other machines, so it needs secrets. Give --secrets"
+                " FILE, or listen on 127.0.0.1"
+            )
+        )
     keyring = Keyring.load(secrets) if secrets else Keyring.single(str(secret))
     need_redis(redis)
     code = asyncio.run(_serve(out, redis, place, keyring, limits, secret, tls))
@@ -156,8 +231,14 @@ def serve(  # noqa: PLR0913  the options of a command
         raise KeyboardInterrupt
 
 
-async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
-    out: CliOutput, redis: RedisOptions, place: _ListenSettings, keyring: Keyring, limits: PeerLimits, secret: str | None, tls: ssl.SSLContext | None
+async def _serve(  # noqa: PLR0913, PLR0917  # what the command was given
+    out: CliOutput,
+    redis: RedisOptions,
+    place: _ListenSettings,
+    keyring: Keyring,
+    limits: PeerLimits,
+    secret: str | None,
+    tls: ssl.SSLContext | None,
 ) -> bool:
     """Until a signal comes; whether it was Ctrl-C."""
     try:
@@ -174,7 +255,9 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
             loop.remove_signal_handler(each)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    settings = {row.name: getattr(redis, row.name) for row in fields(BusOptions) if hasattr(redis, row.name)}
+    settings = {
+        row.name: getattr(redis, row.name) for row in fields(BusOptions) if hasattr(redis, row.name)
+    }
     async with Bus(**settings) as bus:
         server = FederationServer(
             bus,
@@ -196,20 +279,42 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
 def _reload(out: CliOutput, server: "FederationServer", place: _ListenSettings) -> None:
     """Read the files anew; with one that cannot be used nothing changes."""
     try:
-        server.reload(Keyring.load(place.secrets) if place.secrets else None, make_tls_context(*place.files))
+        server.reload(
+            Keyring.load(place.secrets) if place.secrets else None, make_tls_context(*place.files)
+        )
     except ConfigError as error:
         out.warn(f"nothing is reloaded: {error}")
     else:
         out.note("The secrets and certificates are read anew.")
 
 
-def _print_welcome(out: CliOutput, url: str, place: _ListenSettings, keyring: Keyring, secret: str | None, *, encrypted: bool) -> None:
+def _print_welcome(
+    out: CliOutput,
+    url: str,
+    place: _ListenSettings,
+    keyring: Keyring,
+    secret: str | None,
+    *,
+    encrypted: bool,
+) -> None:
     if not place.is_loopback and not encrypted:
-        out.warn("without --tls-cert secrets and messages travel in the clear; use it, or a proxy in front of this that speaks TLS")
+        out.warn(
+            "without --tls-cert secrets and messages travel in the clear; use it, or a proxy in"
+            " front of this that speaks TLS"
+        )
     if secret:
-        out.note(f"The secret of this run is {secret} and cannot be used from another machine. To choose who may do what: --secrets FILE", "bold")
+        out.note(
+            f"The secret of this run is {secret} and cannot be used from another machine. To choose"
+            " who may do what: --secrets FILE",
+            "bold",
+        )
     if out.as_json:
-        out.print_json(url=url, secrets=keyring.names, protocols=["busmq", BULK_SUBPROTOCOL], pages=[*PAGE_PATHS])
+        out.print_json(
+            url=url,
+            secrets=keyring.names,
+            protocols=["busmq", BULK_SUBPROTOCOL],
+            pages=[*PAGE_PATHS],
+        )
     else:
         shown = url.replace("wss://", "https://").replace("ws://", "http://")
         out.print_lines(
@@ -229,17 +334,29 @@ def parse_listen_address(text: str) -> tuple[str, int]:
     port = int(found[3] or DEFAULT_PORT) if found else -1
     if not found or not 0 <= port <= 65535:
         raise ConfigError(
-            reason=f"--listen is {text!r}; expected HOST:PORT such as 127.0.0.1:{DEFAULT_PORT}, 0.0.0.0:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}"
+            reason=(
+                f"--listen is {text!r}; expected HOST:PORT such as 127.0.0.1:{DEFAULT_PORT},"
+                f" 0.0.0.0:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}"
+            )
         )
     return found[1] or found[2], port
 
 
-def make_tls_context(cert: Path | None, key: Path | None, client_ca: Path | None = None) -> ssl.SSLContext | None:
-    """The TLS context of the server; None without a certificate. With ``client_ca`` clients must show one, too."""
+def make_tls_context(
+    cert: Path | None, key: Path | None, client_ca: Path | None = None
+) -> ssl.SSLContext | None:
+    """The TLS context of the server; return None without a certificate. With ``client_ca`` clients
+    must show one, too.
+    """
     if cert is None:
         if key is not None or client_ca is not None:
             given = "--tls-key" if key is not None else "--tls-client-ca"
-            raise ConfigError(reason=f"{given} is given without --tls-cert. Give both, or neither to serve without TLS")
+            raise ConfigError(
+                reason=(
+                    f"{given} is given without --tls-cert. Give both, or neither to serve"
+                    " without TLS"
+                )
+            )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -250,7 +367,10 @@ def make_tls_context(cert: Path | None, key: Path | None, client_ca: Path | None
     except OSError as error:  # also what OpenSSL says
         named_file = error.filename or f"{cert}{f' and {key}' if key else ''}"
         raise ConfigError(
-            reason=f"no TLS with {named_file}: {error.strerror or error}; expected PEM files of a certificate and its key, not encrypted"
+            reason=(
+                f"no TLS with {named_file}: {error.strerror or error}; expected PEM files of a"
+                " certificate and its key, not encrypted"
+            )
         ) from None
     return context
 
@@ -261,7 +381,12 @@ def limits_with(given: list[str]) -> PeerLimits:
     changed: dict[str, float] = {}
     for text in given:
         name, _, number = text.partition("=")
-        if name not in known or not re.fullmatch(r"\d{1,12}" if known[name] is int else r"\d{1,12}(\.\d{1,6})?", number):
-            raise ConfigError(reason=f"--limit is {text!r}; expected NAME=NUMBER with one of: {', '.join(known)}")
+        if name not in known or not re.fullmatch(
+            r"\d{1,12}" if known[name] is int else r"\d{1,12}(\.\d{1,6})?", number
+        ):
+            raise ConfigError(
+                reason=f"--limit is {text!r}; expected NAME=NUMBER with one of: {', '.join(known)}"
+            )
         changed[name] = known[name](number)
-    return replace(PeerLimits(), **changed)  # type: ignore[arg-type]  # the types are those of the table
+    # The types are those of the table
+    return replace(PeerLimits(), **changed)  # type: ignore[arg-type]

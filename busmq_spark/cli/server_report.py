@@ -1,4 +1,4 @@
-"""What a Redis server says about itself, and what of it endangers messages."""
+"""The settings that a Redis server reports, and the dangers among them for messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from busmq_spark.redis_io.sync_link import SyncLink
 
 OLDEST_REDIS_VERSION = (6, 2)
 NEARLY_FULL = 0.95
-"""The part of ``maxmemory`` from which on a server counts as full: a push of some size is refused then."""
-FULL_REMEDY = "Redis refuses pushes, or evicts. Raise maxmemory, let readers acknowledge, or shorten what queues keep (busmq queues, busmq retain)"
+"""The part of ``maxmemory`` from which on a server counts as full: a push of some size is refused
+then.
+"""
+FULL_REMEDY = (
+    "Redis refuses pushes, or evicts. Raise maxmemory, let readers acknowledge, or shorten what"
+    " queues keep (busmq queues, busmq retain)"
+)
 NO_INFO = "this server refuses the command INFO, so its memory, policy and role are not known"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:
-    """One server. ``warnings`` are sentences, the most dangerous first."""
+    """The report of a server. ``warnings`` are sentences, the most dangerous first."""
 
     url: str
     product: str
@@ -42,7 +47,7 @@ class ServerReport:
         return self.full or self.policy not in ("noeviction", "?")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         fields = asdict(self)
         fields["server"] = fields.pop("url")
         fields["maxmemory_policy"] = fields.pop("policy")
@@ -50,7 +55,9 @@ class ServerReport:
 
 
 def read_server_report(link: SyncLink, *, cluster: bool = False) -> ServerReport:
-    """Ask one server; two round trips, and one for every thousand keys to count the queues. ``cluster``: it was found as a node of one."""
+    """Ask one server; two round trips, and one for every thousand keys to count the queues.
+    ``cluster``: it was found as a node of one.
+    """
     reply = link.run(ask_if_allowed("INFO"))
     found = parse_info(reply) if isinstance(reply, bytes) else {}
     valkey = found.get("valkey_version")
@@ -87,7 +94,7 @@ def parse_info(reply: bytes) -> dict[str, str]:
 
 
 def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
-    """What in these settings can lose messages or break the bus."""
+    """Return the settings that can lose messages or break the bus."""
     policy = found.get("maxmemory_policy", "noeviction")
     return [
         text
@@ -98,15 +105,30 @@ def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
             ),
             (
                 policy != "noeviction",
-                f"maxmemory-policy is {policy}: when memory runs short Redis removes queues without an error. Set maxmemory-policy noeviction",
+                (
+                    f"maxmemory-policy is {policy}: when memory runs short Redis removes queues"
+                    " without an error. Set maxmemory-policy noeviction"
+                ),
             ),
-            (found.get("role") != "master", "this is a replica: pushes and acks are refused here. Name its master"),
-            (found.get("cluster_enabled") == "1" and not cluster, "this server is part of a Redis cluster: name its nodes with --layout cluster"),
+            (
+                found.get("role") != "master",
+                "this is a replica: pushes and acks are refused here. Name its master",
+            ),
+            (
+                found.get("cluster_enabled") == "1" and not cluster,
+                "this server is part of a Redis cluster: name its nodes with --layout cluster",
+            ),
             (
                 found.get("aof_enabled") != "1",
-                "the append-only file is off: a restart of Redis loses messages. Set appendonly yes for a bus that must not",
+                (
+                    "the append-only file is off: a restart of Redis loses messages. Set appendonly"
+                    " yes for a bus that must not"
+                ),
             ),
-            (_version_numbers(found) < OLDEST_REDIS_VERSION, "this server is older than Redis 6.2, the oldest that is supported"),
+            (
+                _version_numbers(found) < OLDEST_REDIS_VERSION,
+                "this server is older than Redis 6.2, the oldest that is supported",
+            ),
         )
         if danger
     ]
@@ -114,7 +136,10 @@ def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
 
 def used_text(found: dict[str, str]) -> str:
     """The part of ``maxmemory`` that is used."""
-    return f"{int(found.get('used_memory', 0)) / max(1, int(found.get('maxmemory', 0))):.0%} of maxmemory"
+    return (
+        f"{int(found.get('used_memory', 0)) / max(1, int(found.get('maxmemory', 0))):.0%} of"
+        " maxmemory"
+    )
 
 
 def _version_numbers(found: dict[str, str]) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""Reading stored messages by id for people: nothing is removed, and ids that are no longer stored are passed over."""
+"""Reading stored messages by id for people: nothing is removed, and ids that are no longer stored
+are passed over.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,16 @@ def read_messages(place: LocatedQueue, first: int, last: int) -> Iterator[list[M
             reply = place.link.execute(call)
             messages = [Message(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2)]
             ids = (messages[0].id, messages[-1].id) if messages else (0, 0)
-            window = cursor.take(*ids, len(messages), sum(len(message.value) for message in messages))
-            # What npm peers or an interrupted consumer put back may leave holes: then take what is there and look again after it.
-            part = messages[window.start : window.stop] if window else [message for message in messages if need <= message.id <= last]
+            window = cursor.take(
+                *ids, len(messages), sum(len(message.value) for message in messages)
+            )
+            # Messages that npm peers or an interrupted consumer put back may leave holes: then take
+            # the stored ones and look again after them.
+            part = (
+                messages[window.start : window.stop]
+                if window
+                else [message for message in messages if need <= message.id <= last]
+            )
             if part:
                 yield part
                 need = part[-1].id + 1
@@ -34,7 +43,9 @@ def read_messages(place: LocatedQueue, first: int, last: int) -> Iterator[list[M
 
 
 def _find_first_stored(place: LocatedQueue, need: int) -> tuple[int, int] | None:
-    """The first stored id from ``need`` on, and the id the head would have if ids had no holes; None when there is none."""
+    """The first stored id from ``need`` on, and the id the head would have if ids had no holes;
+    return None when there is none.
+    """
     oldest = int(place.link.execute(command("LINDEX", place.keys.messages, 0)) or 0)
     if oldest == 0:
         return None

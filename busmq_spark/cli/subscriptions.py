@@ -1,4 +1,6 @@
-"""``busmq subscribe``, ``unsubscribe``, ``subscriptions``: who still has to read which messages of a queue."""
+"""``busmq subscribe``, ``unsubscribe``, ``subscriptions``: the subscriptions of a queue and their
+unread messages.
+"""
 
 from typing import Annotated
 
@@ -9,16 +11,28 @@ from busmq_spark.cli.confirmation import confirm
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_existing, locate_queue, open_links
-from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
+from busmq_spark.cli.terminal_text import (
+    escape_control_characters,
+    format_count,
+    format_duration,
+    format_number,
+)
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.reader_subscriptions import QueueSubscriptionStatus, check_name, list_subscriptions, register
+from busmq_spark.core.reader_subscriptions import (
+    QueueSubscriptionStatus,
+    check_name,
+    list_subscriptions,
+    register,
+)
 from busmq_spark.core.reader_subscriptions import unsubscribe as forget
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.", show_default=False)]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the subscription.", show_default=False)
+]
 
 
 def subscribe(
@@ -30,14 +44,17 @@ def subscribe(
         typer.Option(
             "--start",
             metavar="WHERE",
-            help='earliest, latest, the last id that counts as read, -10m, "-1000 messages", a time.',
+            help=(
+                'earliest, latest, the last id that counts as read, -10m, "-1000 messages", a time.'
+            ),
             show_default=True,
         ),
     ] = "earliest",
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Register a subscription before its query runs: from now on messages stay until it has acked them.
+    """Register a subscription before its query runs: from now on messages stay until it has acked
+    them.
 
     A queue that does not exist is created. A subscription that exists keeps its position.
 
@@ -57,14 +74,24 @@ def subscribe(
         last = place.link.run(register(place.keys, name, where, is_dead))
         state = place.read_state()
     if as_json:
-        out.print_json(queue=queue, subscription=name, created=name not in known, acked=last, behind=max(0, state.last_id - last))
+        out.print_json(
+            queue=queue,
+            subscription=name,
+            created=name not in known,
+            acked=last,
+            behind=max(0, state.last_id - last),
+        )
         return
     begins = "keeps its place" if name in known else "begins"
     out.print_lines(
-        f"Subscription {name} of queue {queue} {begins} after id {last}: {format_count(max(0, state.last_id - last), 'message')} to read."
+        f"Subscription {name} of queue {queue} {begins} after id {last}:"
+        f" {format_count(max(0, state.last_id - last), 'message')} to read."
     )
     if name not in known and start == "earliest" and state.floor > 0:
-        out.warn(f"{format_count(state.floor, 'message')} (ids 1..{state.floor}) had left the queue before")
+        out.warn(
+            f"{format_count(state.floor, 'message')} (ids 1..{state.floor}) had left the queue"
+            " before"
+        )
 
 
 def unsubscribe(
@@ -77,7 +104,7 @@ def unsubscribe(
 ) -> None:
     """Forget a subscription. Messages that were kept for it only leave the queue.
 
-    Where there are any, it says how many and asks.
+    If messages go, it prints their number and asks.
 
     ```
     busmq unsubscribe orders audit
@@ -94,7 +121,10 @@ def unsubscribe(
         others = [each.last for each in known.values() if each.name != name]
         kept = max(0, min(others) - max(known[name].last, before.floor)) if others else 0
         if kept:  # of the last subscription nothing is deleted
-            consequence = f"delete {format_count(kept, 'message')} of queue {queue!r} that only {name!r} has not read"
+            consequence = (
+                f"delete {format_count(kept, 'message')} of queue {queue!r} that only {name!r} has"
+                " not read"
+            )
             confirm(out, consequence, yes=yes)
         place.link.run(forget(place.keys, name, is_dead))
         after = place.read_state()
@@ -102,10 +132,15 @@ def unsubscribe(
     if as_json:
         out.print_json(queue=queue, subscription=name, dropped=dropped)
     else:
-        out.print_lines(f"Subscription {name} of queue {queue} is forgotten; {format_count(dropped, 'message')} kept for it left the queue.")
+        out.print_lines(
+            f"Subscription {name} of queue {queue} is forgotten; {format_count(dropped, 'message')}"
+            " kept for it left the queue."
+        )
 
 
-def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
+def subscriptions(
+    queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False
+) -> None:
     """List the subscriptions of a queue: how far each is, and what is kept for it.
 
     ```
@@ -131,20 +166,30 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
         ]
         out.print_table(table(columns, [_subscription_row(each) for each in found]))
     else:
-        out.note(f"queue {queue} has no subscriptions. Register one with: busmq subscribe {queue} NAME")
+        out.note(
+            f"queue {queue} has no subscriptions. Register one with: busmq subscribe {queue} NAME"
+        )
     for each in found:
         warn_if_abandoned(out, queue, each)
 
 
 def warn_if_abandoned(out: CliOutput, queue: str, found: QueueSubscriptionStatus) -> None:
-    """One that no query seems to read with any more, while messages stay stored for it."""
+    """Warn of a subscription that no query seems to read any more, while messages stay stored for
+    it.
+    """
     if found.is_abandoned:
-        kept = f"{format_count(found.holds_back, 'message')} of queue {queue} stay stored for subscription {found.name}"
-        out.warn(f"{kept}, which was last here {format_duration(found.idle_s or 0)} ago. If it is not needed: busmq unsubscribe {queue} {found.name}")
+        kept = (
+            f"{format_count(found.holds_back, 'message')} of queue {queue} stay stored for"
+            f" subscription {found.name}"
+        )
+        out.warn(
+            f"{kept}, which was last here {format_duration(found.idle_s or 0)} ago. If it is not"
+            f" needed: busmq unsubscribe {queue} {found.name}"
+        )
 
 
 def subscription_json(queue: str, found: QueueSubscriptionStatus) -> dict[str, object]:
-    """As JSON."""
+    """Return it as JSON."""
     return {
         "queue": queue,
         "subscription": found.name,
@@ -162,8 +207,20 @@ def _subscription_row(found: QueueSubscriptionStatus) -> list[str | Text]:
     read = "by a query" if found.reader and not is_dead(found.reader) else ""
     idle = "" if found.idle_s is None else f"{format_duration(found.idle_s)} ago"
     waits = "" if found.behind_s is None else format_duration(found.behind_s)
-    back = Text(format_number(found.holds_back), "yellow") if found.is_abandoned else format_number(found.holds_back)
-    return [Text(escape_control_characters(found.name), "cyan"), str(found.last), format_number(found.behind), waits, back, idle, read]
+    back = (
+        Text(format_number(found.holds_back), "yellow")
+        if found.is_abandoned
+        else format_number(found.holds_back)
+    )
+    return [
+        Text(escape_control_characters(found.name), "cyan"),
+        str(found.last),
+        format_number(found.behind),
+        waits,
+        back,
+        idle,
+        read,
+    ]
 
 
 def _parse_start(text: str) -> str | int:

@@ -8,7 +8,13 @@ from typing import Annotated
 import typer
 
 from busmq_spark.cli.message_printer import MessagePrinter
-from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
+from busmq_spark.cli.options import (
+    JsonOption,
+    NullOption,
+    QueueArgument,
+    RawOption,
+    check_exclusive,
+)
 from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
@@ -23,21 +29,47 @@ POLL_S = 1.0
 DEFAULT_MESSAGE_COUNT = 10
 
 
-def tail(  # noqa: PLR0913  the options of a command
+def tail(  # noqa: PLR0913  # the options of a command
     queue: QueueArgument,
     *,
     last: Annotated[
         int | None,
-        typer.Option("--last", "-n", min=0, metavar="N", help=f"Begin with the N newest messages stored.  [default: {DEFAULT_MESSAGE_COUNT}]"),
+        typer.Option(
+            "--last",
+            "-n",
+            min=0,
+            metavar="N",
+            help=f"Begin with the N newest messages stored.  [default: {DEFAULT_MESSAGE_COUNT}]",
+        ),
     ] = None,
-    first_id: Annotated[int | None, typer.Option("--from", min=1, metavar="ID", help="Begin with this id instead.")] = None,
-    most: Annotated[int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End after N messages.")] = None,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or end when everything stored was shown.")] = True,
+    first_id: Annotated[
+        int | None, typer.Option("--from", min=1, metavar="ID", help="Begin with this id instead.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End after N messages.")
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow/--no-follow", help="Wait for more, or end when everything stored was shown."
+        ),
+    ] = True,
     consume: Annotated[
-        bool, typer.Option("--consume", help="Take every message out of the queue, oldest first. One lost on the way is gone.")
+        bool,
+        typer.Option(
+            "--consume",
+            help="Take every message out of the queue, oldest first. One lost on the way is gone.",
+        ),
     ] = False,
     reliable: Annotated[
-        bool, typer.Option("--reliable", help="Like --consume, but a message leaves only after it was written; interrupted ones come again.")
+        bool,
+        typer.Option(
+            "--reliable",
+            help=(
+                "Like --consume, but a message leaves only after it was written; interrupted ones"
+                " come again."
+            ),
+        ),
     ] = False,
     raw: RawOption = False,
     null: NullOption = False,
@@ -56,7 +88,13 @@ def tail(  # noqa: PLR0913  the options of a command
     """
     out = CliOutput(as_json)
     removing = consume or reliable
-    check_exclusive(**{"last": last is not None, "from": first_id is not None, "reliable" if reliable else "consume": removing})
+    check_exclusive(
+        **{
+            "last": last is not None,
+            "from": first_id is not None,
+            "reliable" if reliable else "consume": removing,
+        }
+    )
     writer = MessagePrinter(out, queue, raw, null)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
@@ -65,7 +103,9 @@ def tail(  # noqa: PLR0913  the options of a command
             if removing:
                 take(writer, place, state, reliable=reliable, most=most, wait=waiter)
             else:
-                QueueTailPrinter(writer, place, state, first_id, DEFAULT_MESSAGE_COUNT if last is None else last).follow(most, waiter)
+                QueueTailPrinter(
+                    writer, place, state, first_id, DEFAULT_MESSAGE_COUNT if last is None else last
+                ).follow(most, waiter)
         finally:
             if waiter:
                 waiter.stop()
@@ -80,7 +120,8 @@ class _PushWaiter:
         self._listener.listen([place.keys.available])
 
     def __call__(self) -> None:
-        """Returns at a push, and after POLL_S in any case. Raises BrokenPipeError when the reader of stdout has closed it.
+        """Returns at a push, and after POLL_S in any case. Raises BrokenPipeError when the reader
+        of stdout has closed it.
 
         Without that, ``busmq tail quiet | head -1`` would stay until the next message is written.
         """
@@ -99,7 +140,14 @@ class _PushWaiter:
 class QueueTailPrinter:
     """Shows each id once, in order, and says on stderr what it could not show."""
 
-    def __init__(self, writer: MessagePrinter, place: LocatedQueue, state: QueueState, first_id: int | None, last: int) -> None:
+    def __init__(
+        self,
+        writer: MessagePrinter,
+        place: LocatedQueue,
+        state: QueueState,
+        first_id: int | None,
+        last: int,
+    ) -> None:
         self._writer, self._place, self._note = writer, place, writer.out.note
         self._name = escape_control_characters(place.keys.name)
         self._born = state.born
@@ -110,7 +158,9 @@ class QueueTailPrinter:
         self._gone = False
 
     def follow(self, most: int | None, wait: _PushWaiter | None) -> None:
-        """Until ``most`` messages were shown, or for ever; without ``wait`` until everything stored was shown."""
+        """Until ``most`` messages were shown, or for ever; without ``wait`` until everything stored
+        was shown.
+        """
         left = most
         while True:
             shown_now = self._show(self._check_state(), left)
@@ -127,7 +177,11 @@ class QueueTailPrinter:
             if not self._gone:
                 self._note(f"queue {self._name} expired or was closed; waiting for it to come back")
             self._gone = True
-        elif self._gone or state.last_id < self._shown or (self._born and state.born and state.born != self._born):
+        elif (
+            self._gone
+            or state.last_id < self._shown
+            or (self._born and state.born and state.born != self._born)
+        ):
             self._note(f"queue {self._name} was created again, its ids began at 1")
             self._gone, self._born, self._shown = False, state.born, 0
         self._born = self._born or state.born
@@ -138,7 +192,9 @@ class QueueTailPrinter:
         if not (state.exists and state.count and first <= last):
             return 0
         if first < state.oldest:
-            self._note(f"ids {first}..{state.oldest - 1} had left the queue before they could be shown")
+            self._note(
+                f"ids {first}..{state.oldest - 1} had left the queue before they could be shown"
+            )
             first = state.oldest
         if left is not None:
             last = min(last, first + left - 1)

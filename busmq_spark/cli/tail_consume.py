@@ -15,17 +15,32 @@ from busmq_spark.errors import QueueBusy
 
 
 def consume(
-    writer: MessagePrinter, place: LocatedQueue, state: QueueState, *, reliable: bool, most: int | None, wait: Callable[[], None] | None
+    writer: MessagePrinter,
+    place: LocatedQueue,
+    state: QueueState,
+    *,
+    reliable: bool,
+    most: int | None,
+    wait: Callable[[], None] | None,
 ) -> None:
-    """Take messages, oldest first, until ``most`` or for ever; without ``wait`` until the queue is empty. Keeps the queue alive meanwhile.
+    """Take messages, oldest first, until ``most`` or for ever; without ``wait`` until the queue is
+    empty. Keeps the queue alive meanwhile.
 
-    Reliable: what an earlier reliable consumer took and never acknowledged comes first, each message is acknowledged once it is written, and
-    on the way out what was taken and not written goes back to the head of the queue.
+    Reliable: what an earlier reliable consumer took and never acknowledged comes first, each
+    message is acknowledged once it is written, and on the way out what was taken and not written
+    goes back to the head of the queue.
     """
     keys, link = place.keys, place.link
     if held := describe_holders(place):
-        found = f"is being read by a running query ({held[0]}), which would fail if messages were taken from it"
-        raise QueueBusy(queue=keys.name, found=found, remedy="Stop that query first, or look without taking: busmq tail without --consume")
+        found = (
+            f"is being read by a running query ({held[0]}), which would fail if messages were taken"
+            " from it"
+        )
+        raise QueueBusy(
+            queue=keys.name,
+            found=found,
+            remedy="Stop that query first, or look without taking: busmq tail without --consume",
+        )
     written, left, touched = 0, most, time.monotonic()
     if reliable:
         link.run(ack(keys, 0, ttl_s=state.ttl_s, restore=True))

@@ -12,14 +12,16 @@ SHOWN_CHARS = 2000
 BINARY_BYTES = 32
 """Bytes of a binary value shown to people; ``--raw`` and ``--json`` give all of them."""
 _NAMED_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
-# Control, surrogate, private use, unassigned, line and paragraph separators; format characters too (they turn text around), save the two joiners
-# that emoji and several scripts need.
+# Control, surrogate, private use, unassigned, line and paragraph separators; format characters too
+# (they turn text around), save the two joiners that emoji and several scripts need.
 _UNSAFE_CATEGORIES = {"Cc", "Cs", "Co", "Cn", "Zl", "Zp", "Cf"}
 _JOINERS = "\u200c\u200d"
 
 
 def escape_control_characters(text: str) -> str:
-    """The text with every character escaped that could move the cursor, change colours or turn the line around."""
+    """The text with every character escaped that could move the cursor, change colours or turn the
+    line around.
+    """
     return text if text.isascii() and text.isprintable() else "".join(map(_escape, text))
 
 
@@ -29,11 +31,17 @@ def _escape(char: str) -> str:
     if char in _JOINERS or unicodedata.category(char) not in _UNSAFE_CATEGORIES:
         return char
     code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    )
 
 
 def value_text(value: bytes, most: int | None = None) -> str:
-    """A message for people: its text, or the first bytes of a binary one. At most ``most`` characters."""
+    """A message for people: its text, or the first bytes of a binary one. At most ``most``
+    characters.
+    """
     text = utf8_text(value)
     if text is None:
         cut = " …" if len(value) > BINARY_BYTES else ""
@@ -67,7 +75,11 @@ def format_size(count_bytes: float) -> str:
     units = ("B", "KB", "MB", "GB", "TB")
     power = min(len(units) - 1, int(math.log(count_bytes, 1024))) if count_bytes >= 1 else 0
     scaled = count_bytes / 1024**power
-    return f"{scaled:.0f} {units[power]}" if power == 0 or scaled >= 100 else f"{scaled:.1f} {units[power]}"
+    return (
+        f"{scaled:.0f} {units[power]}"
+        if power == 0 or scaled >= 100
+        else f"{scaled:.1f} {units[power]}"
+    )
 
 
 def format_number(value: float) -> str:
@@ -94,9 +106,11 @@ def format_duration(seconds: float) -> str:
         parts.append((part, name))
     while len(parts) > 1 and parts[0][0] == 0:
         parts.pop(0)
-    return " ".join(f"{part} {name}" for part, name in parts[:2] if part or len(parts) == 1) or "0 s"
+    return (
+        " ".join(f"{part} {name}" for part, name in parts[:2] if part or len(parts) == 1) or "0 s"
+    )
 
 
 def json_default(value: Any) -> Any:
-    """What ``json.dumps`` is given for things it does not know."""
+    """Return a JSON value for an object that ``json.dumps`` does not know."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

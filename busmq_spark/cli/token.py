@@ -10,23 +10,57 @@ from busmq_spark.cli.serve import AudienceOption, SecretsOption
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.keyring import Keyring
 
-_PATTERN_OPTION_HELP = "pattern; may be repeated. With any of these options the token may only do what they and the secret allow."
+_PATTERN_OPTION_HELP = (
+    "pattern; may be repeated. With any of these options the token may only do what they and the"
+    " secret allow."
+)
 
 
-def token(  # noqa: PLR0913  the options of a command
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which secret of the file to sign with.", show_default=False)],
+def token(  # noqa: PLR0913  # the options of a command
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Which secret of the file to sign with.", show_default=False
+        ),
+    ],
     *,
     secrets: SecretsOption = None,
-    expires: Annotated[str, typer.Option(metavar="TIME", help="How long it lets in: 90s, 15m, 12h, 7d.")] = "1h",
-    read: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help=f"Narrow it to reading these: {_PATTERN_OPTION_HELP}")] = None,
-    write: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To writing these.")] = None,
-    browse: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To looking at these, a part of --read.")] = None,
-    consume: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To taking from these, a part of --read.")] = None,
-    push: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To pushing to these, a part of --write.")] = None,
-    create: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To creating these, a part of --write.")] = None,
-    admin: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To administering these.")] = None,
-    events: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To subscribing to events of these patterns.")] = None,
-    deny: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To all but these.")] = None,
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it lets in: 90s, 15m, 12h, 7d.")
+    ] = "1h",
+    read: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help=f"Narrow it to reading these: {_PATTERN_OPTION_HELP}"),
+    ] = None,
+    write: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="To writing these.")
+    ] = None,
+    browse: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="To looking at these, a part of --read."),
+    ] = None,
+    consume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="To taking from these, a part of --read."),
+    ] = None,
+    push: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="To pushing to these, a part of --write."),
+    ] = None,
+    create: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="To creating these, a part of --write."),
+    ] = None,
+    admin: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="To administering these.")
+    ] = None,
+    events: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="To subscribing to events of these patterns."),
+    ] = None,
+    deny: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="To all but these.")
+    ] = None,
     audience: AudienceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -40,8 +74,18 @@ def token(  # noqa: PLR0913  the options of a command
     """
     out = CliOutput(as_json)
     if secrets is None:
-        raise ConfigError(reason="no secrets are named. Give --secrets FILE, the one that busmq serve is given")
-    given = {"read": read, "write": write, "browse": browse, "consume": consume, "push": push, "create": create, "admin": admin}
+        raise ConfigError(
+            reason="no secrets are named. Give --secrets FILE, the one that busmq serve is given"
+        )
+    given = {
+        "read": read,
+        "write": write,
+        "browse": browse,
+        "consume": consume,
+        "push": push,
+        "create": create,
+        "admin": admin,
+    }
     given |= {"events": events, "deny": deny}
     narrow = {verb: patterns for verb, patterns in given.items() if patterns}
     expires_s = parse_seconds(expires, "--expires")

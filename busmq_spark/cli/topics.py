@@ -1,4 +1,6 @@
-"""``busmq topics``: topics, their partitions and how far their groups are; and the making and growing of one."""
+"""``busmq topics``: topics, their partitions and how far their groups are; and the making and
+growing of one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -11,7 +13,12 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import LocatedQueue, find_topic, locate_partitions, open_links
-from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
+from busmq_spark.cli.terminal_text import (
+    escape_control_characters,
+    format_count,
+    format_duration,
+    format_number,
+)
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import server_index
 from busmq_spark.core.lag import read_lags
@@ -24,10 +31,21 @@ from busmq_spark.redis_io.queue_location import discover_topics as found_topics
 
 
 def topics(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Show the partitions and groups of this one.", show_default=False)] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOPIC", help="Show the partitions and groups of this one.", show_default=False
+        ),
+    ] = None,
     *,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Make TOPIC with so many partitions, or let it grow to so many.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Make TOPIC with so many partitions, or let it grow to so many.",
+            show_default=False,
+        ),
     ] = None,
     redis: RedisOptions,
     as_json: JsonOption = False,
@@ -43,7 +61,9 @@ def topics(
     out = CliOutput(as_json)
     if partitions is not None:
         if topic is None:
-            raise typer.BadParameter("name the topic that is to have so many partitions", param_hint="--partitions")
+            raise typer.BadParameter(
+                "name the topic that is to have so many partitions", param_hint="--partitions"
+            )
         _grow(topic, partitions, redis)
     with open_links(redis) as links:
         if topic is None:
@@ -71,11 +91,36 @@ def _list(out: CliOutput, links: list[Link]) -> None:
         places = locate_partitions(name, range(found.partitions), links)
         stored, groups = sum(state.count for state in _states(places)), _groups(places)
         if out.as_json:
-            out.print_json(topic=name, partitions=found.partitions, messages=stored, groups={group.name: group.behind for group in groups})
-        behind = ", ".join(f"{escape_control_characters(group.name)} {format_number(group.behind)} behind" for group in groups)
-        rows.append([Text(escape_control_characters(name), "cyan"), format_number(found.partitions), format_number(stored), behind])
+            out.print_json(
+                topic=name,
+                partitions=found.partitions,
+                messages=stored,
+                groups={group.name: group.behind for group in groups},
+            )
+        behind = ", ".join(
+            f"{escape_control_characters(group.name)} {format_number(group.behind)} behind"
+            for group in groups
+        )
+        rows.append(
+            [
+                Text(escape_control_characters(name), "cyan"),
+                format_number(found.partitions),
+                format_number(stored),
+                behind,
+            ]
+        )
     if rows and not out.as_json:
-        out.print_table(table([("topic", "left"), ("partitions", "right"), ("messages", "right"), ("groups", "left")], rows))
+        out.print_table(
+            table(
+                [
+                    ("topic", "left"),
+                    ("partitions", "right"),
+                    ("messages", "right"),
+                    ("groups", "left"),
+                ],
+                rows,
+            )
+        )
     elif not rows:
         out.note("There is no topic. Make one with: busmq topics metrics --partitions 10")
 
@@ -85,13 +130,32 @@ def _show(out: CliOutput, topic: str, links: list[Link]) -> None:
     places = locate_partitions(topic, range(found.partitions), links)
     stored, groups = _states(places), _groups(places)
     names = [group.name for group in groups]
-    members = dict(zip(names, links[server_index(keys.base, len(links))].run(member_counts(keys, names)), strict=True))
+    members = dict(
+        zip(
+            names,
+            links[server_index(keys.base, len(links))].run(member_counts(keys, names)),
+            strict=True,
+        )
+    )
     if out.as_json:
         for i, (place, state) in enumerate(zip(places, stored, strict=True)):
-            out.print_json(topic=topic, partition=i, queue=place.keys.name, messages=state.count, last_id=state.last_id, server=place.server)
+            out.print_json(
+                topic=topic,
+                partition=i,
+                queue=place.keys.name,
+                messages=state.count,
+                last_id=state.last_id,
+                server=place.server,
+            )
         for group in groups:
-            read = {"partitions": group.partitions, "read": group.read, "members": members[group.name]}
-            out.print_json(topic=topic, group=group.name, behind=group.behind, behind_s=group.behind_s, **read)
+            read = {
+                "partitions": group.partitions,
+                "read": group.read,
+                "members": members[group.name],
+            }
+            out.print_json(
+                topic=topic, group=group.name, behind=group.behind, behind_s=group.behind_s, **read
+            )
         return
     many = [("server", "left")] if len(links) > 1 else []
     rows: list[list[str | Text]] = [
@@ -103,9 +167,17 @@ def _show(out: CliOutput, topic: str, links: list[Link]) -> None:
         ]
         for place, state in zip(places, stored, strict=True)
     ]
-    out.print_table(table([("partition", "left"), ("messages", "right"), ("last id", "right"), *many], rows))
+    out.print_table(
+        table([("partition", "left"), ("messages", "right"), ("last id", "right"), *many], rows)
+    )
     if groups:
-        heads = [("group", "left"), ("behind", "right"), ("waits for", "right"), ("read", "left"), ("members", "right")]
+        heads = [
+            ("group", "left"),
+            ("behind", "right"),
+            ("waits for", "right"),
+            ("read", "left"),
+            ("members", "right"),
+        ]
         out.print_table(table(heads, [_group_row(group, members[group.name]) for group in groups]))
     else:
         out.note(f"topic {topic} has no groups")
@@ -114,7 +186,13 @@ def _show(out: CliOutput, topic: str, links: list[Link]) -> None:
 def _group_row(group: GroupLag, members: int) -> list[str | Text]:
     waits = "" if group.behind_s is None else format_duration(group.behind_s)
     read = f"{group.read} of {format_count(group.partitions, 'partition')}"
-    return [Text(escape_control_characters(group.name), "cyan"), format_number(group.behind), waits, read, format_number(members)]
+    return [
+        Text(escape_control_characters(group.name), "cyan"),
+        format_number(group.behind),
+        waits,
+        read,
+        format_number(members),
+    ]
 
 
 def _group_by_link(places: Sequence[LocatedQueue]) -> dict[Link, list[LocatedQueue]]:
@@ -130,4 +208,10 @@ def _states(places: Sequence[LocatedQueue]) -> list[QueueState]:
 
 
 def _groups(places: Sequence[LocatedQueue]) -> list[GroupLag]:
-    return lags_by_group([each for link, its in _group_by_link(places).items() for each in link.run(read_lags([place.keys for place in its]))])
+    return lags_by_group(
+        [
+            each
+            for link, its in _group_by_link(places).items()
+            for each in link.run(read_lags([place.keys for place in its]))
+        ]
+    )

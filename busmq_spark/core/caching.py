@@ -1,7 +1,8 @@
 """Values computed once and cached, in objects that are pickled by value.
 
-Where the package is not installed, it goes along with a query, pickled by value (Spark Connect, notebooks). functools' caches cannot: they hold a
-lock (cached_property of Python 3.11) or are pickled by their name.
+If the package is not installed, a query carries it along, pickled by value (Spark Connect,
+notebooks). The caches of functools cannot be pickled so: they hold a lock (cached_property of
+Python 3.11) or are pickled by their name.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class cached_attribute(Generic[T]):  # reads like property
 
 
 class MemoizedFunction(Generic[T]):
-    """A function of hashable arguments that keeps its last ``most`` results, and starts anew when there are more. They do not travel."""
+    """A function of hashable arguments that keeps its last ``most`` results, and starts anew when
+    there are more. They do not travel.
+    """
 
     def __init__(self, make: Callable[..., T], most: int) -> None:
         self._make, self._most = make, most
@@ -54,7 +57,9 @@ class MemoizedFunction(Generic[T]):
 
 
 class ProcessLocalCache(dict[Any, Any]):
-    """What a process keeps open, by what it is for. Where the package travels by value this goes along empty: connections cannot."""
+    """The open objects of a process, by their purpose. If the package travels by value, the cache
+    travels empty: connections cannot travel.
+    """
 
     def __reduce__(self) -> tuple[type[ProcessLocalCache], tuple[()]]:
         return (ProcessLocalCache, ())

@@ -11,12 +11,12 @@ from busmq_spark.errors import ProtocolError
 
 
 class ChannelFrameKind(IntEnum):
-    """What a frame says: the digit between its colons."""
+    """The kind of a frame: the digit between its colons."""
 
     HERE = 1
     """The sender is connected."""
     MESSAGE = 2
-    """What follows is a message of the application."""
+    """A message of the application follows."""
     LEAVING = 3
     """The sender disconnects; the channel stays."""
     END = 4
@@ -35,7 +35,12 @@ def frame_kind(message: Message, queue: str) -> ChannelFrameKind:
     """Decode a frame. Raises ProtocolError when it is malformed or its kind is unknown."""
     found = message.value[:3]
     if (kind := _KIND_OF_FRAME_HEAD.get(found)) is None:
-        raise ProtocolError(id=message.id, queue=queue, found=repr(found)[1:], expected="':1:' to ':4:', as the frames of a channel do")
+        raise ProtocolError(
+            id=message.id,
+            queue=queue,
+            found=repr(found)[1:],
+            expected="':1:' to ':4:', as the frames of a channel do",
+        )
     return kind
 
 
@@ -45,12 +50,13 @@ def carries_application_message(message: Message) -> bool:
 
 
 def frame_body(message: Message) -> Message:
-    """What the application sent, with the id of its frame."""
+    """Return the application's message, with the id of its frame."""
     return Message(message.id, message.value[3:])
 
 
 class ChannelAckTracker:
-    """Which frames of a reliable channel may be acked: acks are cumulative, so none goes beyond a message that the application has not acked.
+    """Which frames of a reliable channel may be acked: acks are cumulative, so none goes beyond a
+    message that the application has not acked.
 
     npm busmq acks each control frame at once, and with it every message before it (protocol Q11).
     """
@@ -61,7 +67,9 @@ class ChannelAckTracker:
 
     def on_handed_over(self, id: int, *, waits: bool) -> None:
         """A frame was handed over; ``waits`` for the application's ack."""
-        if id <= self._seen or not self._seen:  # the first, or a new life of the queue: its ids began again at 1
+        if (
+            id <= self._seen or not self._seen
+        ):  # the first, or a new life of the queue: its ids began again at 1
             self._open.clear()
             self._done = id - 1
         self._seen = id
@@ -69,7 +77,9 @@ class ChannelAckTracker:
             self._open.append(id)
 
     def ack(self, id: int) -> None:
-        """The application acks its messages up to this id. Those it has not been handed yet are not among them."""
+        """The application acks its messages up to this id. Messages that it has not been handed yet
+        are not among them.
+        """
         check_id(id)
         while self._open and self._open[0] <= id:
             self._open.popleft()

@@ -1,7 +1,8 @@
-"""Events and commands as messages: CloudEvents 1.0 in structured JSON (cloudevents.io), which every language has a library for.
+"""Events and commands as messages: CloudEvents 1.0 in structured JSON (cloudevents.io), which every
+language has a library for.
 
-    event = Event(id="a1", source="/web", type="signup", data={"user": 7}, datacontenttype="application/json")
-    Event.decode(event.encode()) == event
+    event = Event(id="a1", source="/web", type="signup", data={"user": 7},
+    datacontenttype="application/json") Event.decode(event.encode()) == event
 
 ``data`` that is bytes travels as ``data_base64``, everything else as the JSON it is.
 """
@@ -26,9 +27,13 @@ DEFAULT_SOURCE = "/busmq"
 Extension: TypeAlias = str | int | bool
 _REQUIRED_ATTRIBUTES = ("id", "source", "type")
 _OPTIONAL_ATTRIBUTES = ("time", "subject", "datacontenttype", "dataschema")
-_RESERVED_ATTRIBUTES = frozenset(("specversion", *_REQUIRED_ATTRIBUTES, *_OPTIONAL_ATTRIBUTES, "data"))
+_RESERVED_ATTRIBUTES = frozenset(
+    ("specversion", *_REQUIRED_ATTRIBUTES, *_OPTIONAL_ATTRIBUTES, "data")
+)
 _EXTENSION_NAME = re.compile(r"[a-z0-9]+")
-_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})")
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
 _SHOWN_BYTES = 40
 
 
@@ -39,10 +44,10 @@ class Event:
     id: str
     """With ``source`` it names the event for ever: both a second time are a repetition."""
     source: str
-    """Who it is from: a URI, or a part of one, such as ``/web``."""
+    """The sender: a URI, or a part of one, such as ``/web``."""
     type: str
     data: Any = None
-    """bytes, or what JSON can express; None: no data."""
+    """bytes, or what JSON can express; the value is None without data."""
     time: str | None = None
     """RFC 3339: ``2026-05-01T12:00:00Z``."""
     subject: str | None = None
@@ -50,7 +55,9 @@ class Event:
     """Media type of ``data``. Without one it is JSON."""
     dataschema: str | None = None
     extensions: Mapping[str, Extension] = field(default_factory=dict)
-    """Further attributes: names of lower-case letters and digits; texts, booleans, or whole numbers of up to 32 bits."""
+    """Further attributes: names of lower-case letters and digits; texts, booleans, or whole numbers
+    of up to 32 bits.
+    """
 
     def __post_init__(self) -> None:
         for name in (*_REQUIRED_ATTRIBUTES, *_OPTIONAL_ATTRIBUTES):
@@ -63,20 +70,38 @@ class Event:
             _check_extension(name, value)
 
     def encode(self) -> bytes:
-        """As a message. Raises MessageRefused for data that JSON cannot express, and for more than 512 MB."""
-        named = {name: value for name in (*_REQUIRED_ATTRIBUTES, *_OPTIONAL_ATTRIBUTES) if (value := getattr(self, name)) is not None}
+        """Encode it as a message. Raises MessageRefused for data that JSON cannot express, and for
+        more than 512 MB.
+        """
+        named = {
+            name: value
+            for name in (*_REQUIRED_ATTRIBUTES, *_OPTIONAL_ATTRIBUTES)
+            if (value := getattr(self, name)) is not None
+        }
         event = {"specversion": SPEC_VERSION, **named, **self.extensions}
         if isinstance(self.data, bytes):
             event["data_base64"] = base64.b64encode(self.data).decode("ascii")
         elif self.data is not None:
             event["data"] = self.data
         try:
-            found = json.dumps(event, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        except Exception as error:  # noqa: BLE001  the data may be a mapping of another's
+            found = json.dumps(
+                event, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+            ).encode()
+        except Exception as error:  # noqa: BLE001  # the data may be a mapping of another's
             why = message_text(error)
-            raise MessageRefused(reason=f"the data of event {self.id!r} is no data ({why}); expected bytes, or what JSON can express") from None
+            raise MessageRefused(
+                reason=(
+                    f"the data of event {self.id!r} is no data ({why}); expected bytes, or what"
+                    " JSON can express"
+                )
+            ) from None
         if len(found) > MAX_VALUE_BYTES:
-            raise MessageRefused(reason=f"event {self.id!r} has {len(found)} bytes; expected at most {MAX_VALUE_BYTES} (512 MB)")
+            raise MessageRefused(
+                reason=(
+                    f"event {self.id!r} has {len(found)} bytes; expected at most {MAX_VALUE_BYTES}"
+                    " (512 MB)"
+                )
+            )
         return found
 
     @classmethod
@@ -93,16 +118,26 @@ class Event:
 
 
 def make_event(data: object, **about: Any) -> Event:
-    """An event with ``data``: bytes, text, or what JSON can express. ``about``: its attributes; where it has no media type, that of the data."""
+    """An event with ``data``: bytes, text, or what JSON can express. ``about``: its attributes;
+    where it has no media type, that of the data.
+    """
     if isinstance(data, bytearray | memoryview):
         data = bytes(data)
-    kind = "application/octet-stream" if isinstance(data, bytes) else "text/plain" if isinstance(data, str) else "application/json"
+    kind = (
+        "application/octet-stream"
+        if isinstance(data, bytes)
+        else "text/plain"
+        if isinstance(data, str)
+        else "application/json"
+    )
     suiting = {} if data is None else {"datacontenttype": kind}
     return Event(**{"source": DEFAULT_SOURCE, "data": data, **suiting, **about})
 
 
 def _members(found: Any) -> dict[str, Any]:
-    """The JSON of an event as arguments of Event. An attribute that is null is one that is not there."""
+    """The JSON of an event as arguments of Event. An attribute that is null is one that is not
+    there.
+    """
     if not isinstance(found, dict):
         raise MessageRefused(reason="it is no JSON object")
     event = {name: value for name, value in found.items() if value is not None}
@@ -136,7 +171,9 @@ def _check_utf8(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise MessageRefused(reason=f"{name!r} is {text!a}, half a surrogate pair in which is no character") from None
+        raise MessageRefused(
+            reason=f"{name!r} is {text!a}, half a surrogate pair in which is no character"
+        ) from None
 
 
 def _check_time(time: str) -> None:
@@ -145,17 +182,35 @@ def _check_time(time: str) -> None:
             raise ValueError
         datetime.fromisoformat(time.upper())
     except ValueError:
-        raise MessageRefused(reason=f"'time' is {time!r}; expected RFC 3339, such as 2026-05-01T12:00:00Z") from None
+        raise MessageRefused(
+            reason=f"'time' is {time!r}; expected RFC 3339, such as 2026-05-01T12:00:00Z"
+        ) from None
 
 
 def _check_extension(name: object, value: object) -> None:
-    if not isinstance(name, str) or not _EXTENSION_NAME.fullmatch(name) or name in _RESERVED_ATTRIBUTES:
-        raise MessageRefused(reason=f"{name!r} is no name of an extension attribute; expected lower-case letters and digits")
+    if (
+        not isinstance(name, str)
+        or not _EXTENSION_NAME.fullmatch(name)
+        or name in _RESERVED_ATTRIBUTES
+    ):
+        raise MessageRefused(
+            reason=(
+                f"{name!r} is no name of an extension attribute; expected lower-case letters and"
+                " digits"
+            )
+        )
     if isinstance(value, str):
         _check_utf8(name, value)
     elif not isinstance(value, int) or not -(2**31) <= value < 2**31:
-        raise MessageRefused(reason=f"extension {name!r} is {value!r}; expected text, a boolean, or a whole number of up to 32 bits")
+        raise MessageRefused(
+            reason=(
+                f"extension {name!r} is {value!r}; expected text, a boolean, or a whole number of"
+                " up to 32 bits"
+            )
+        )
 
 
 def _not_an_event(value: bytes, reason: str) -> MessageRefused:
-    return MessageRefused(reason=f"a message that begins with {value[:_SHOWN_BYTES]!r} is no CloudEvent: {reason}")
+    return MessageRefused(
+        reason=f"a message that begins with {value[:_SHOWN_BYTES]!r} is no CloudEvent: {reason}"
+    )

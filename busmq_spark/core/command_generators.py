@@ -1,8 +1,11 @@
 """Operations on Redis as generators, and the two functions that run them (not Spark's driver).
 
-Rule 1. A flow yields what Redis shall do, a :class:`RedisCall` or a list of them (one round trip), and is sent the reply or replies.
-Rule 2. A flow touches no socket, clock or loop, so the same flow serves Spark (sync) and the bus (asyncio).
-Rule 3. An error of a call is thrown into the flow where it yielded; the flow may catch it and go on.
+Rule 1. A flow yields what Redis shall do, a :class:`RedisCall` or a list of them (one round trip),
+        and is sent the reply or replies.
+Rule 2. A flow touches no socket, clock or loop, so the same flow serves Spark (sync) and the bus
+        (asyncio).
+Rule 3. An error of a call is thrown into the flow where it yielded; the flow may catch it and go
+        on.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ Q = TypeVar("Q")
 
 
 class RedisCall(NamedTuple):
-    """One command, or one Lua script, for the server that owns its keys.
+    """A command, or a Lua script, for the server that owns its keys.
 
-    ``idempotent``: whether the driver may send it again when the connection broke and it is unknown whether Redis has executed it.
+    ``idempotent``: whether the driver may send it again when the connection broke and it is unknown
+    whether Redis has executed it.
     """
 
     words: tuple[Arg, ...]
@@ -44,20 +48,30 @@ def command(*words: Arg, idempotent: bool = True) -> RedisCall:
     return RedisCall(words, idempotent=idempotent)
 
 
-def script(name: str, keys: Sequence[str], args: Sequence[Arg], *, idempotent: bool = True, optional: bool = False) -> RedisCall:
+def script(
+    name: str,
+    keys: Sequence[str],
+    args: Sequence[Arg],
+    *,
+    idempotent: bool = True,
+    optional: bool = False,
+) -> RedisCall:
     """The Lua script ``lua/<name>.lua`` on ``keys``."""
     return RedisCall((*keys, *args), load(name), len(keys), idempotent, optional=optional)
 
 
 def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:
-    """Run a flow to its end in this thread; ``execute`` sends one step and returns its reply (or the list of replies)."""
+    """Run a flow to its end in this thread; ``execute`` sends one step and returns its reply (or
+    the list of replies).
+    """
     resume: Callable[[Any], Q] = flow.send
     value: Any = None
     while True:
         try:
             step = resume(value)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]  # StopIteration is not generic; Flow[T] promises the T
+            # StopIteration is not generic; Flow[T] promises the T
+            return done.value  # type: ignore[no-any-return]
         try:
             resume, value = flow.send, execute(step)
         except BusError as error:
@@ -65,7 +79,8 @@ def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:
 
 
 def run_flows_together(flows: Sequence[Flow[T]]) -> Flow[list[T | BusError]]:
-    """Run flows beside each other: a step of all of them is one round trip. The results in their order; in the place of one that raised, its error.
+    """Run flows beside each other: a step of all of them is one round trip. The results in their
+    order; in the place of one that raised, its error.
 
     An error of the driver ends all of them: which of the calls failed is not known.
     """
@@ -82,12 +97,25 @@ def run_flows_together(flows: Sequence[Flow[T]]) -> Flow[list[T | BusError]]:
                 found[i] = error
         if not steps:
             return [found[i] for i in range(len(flows))]
-        answers = iter((yield [call for step in steps.values() for call in ([step] if isinstance(step, RedisCall) else step)]))
-        replies = {i: next(answers) if isinstance(step, RedisCall) else [next(answers) for _ in step] for i, step in steps.items()}
+        answers = iter(
+            (
+                yield [
+                    call
+                    for step in steps.values()
+                    for call in ([step] if isinstance(step, RedisCall) else step)
+                ]
+            )
+        )
+        replies = {
+            i: next(answers) if isinstance(step, RedisCall) else [next(answers) for _ in step]
+            for i, step in steps.items()
+        }
 
 
 async def run_async(flow: Flow[T], execute: Callable[[Step], Awaitable[Any]]) -> T:
-    """Run a flow to its end on the running loop. Cancelling it leaves the step in flight executed or not, never half."""
+    """Run a flow to its end on the running loop. Cancelling it leaves the step in flight executed
+    or not, never half.
+    """
     resume: Callable[[Any], Step] = flow.send
     value: Any = None
     while True:

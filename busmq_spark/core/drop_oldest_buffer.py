@@ -1,4 +1,4 @@
-"""What waits for a slow listener: bounded in messages and bytes, the oldest give way."""
+"""A buffer for a slow listener: bounded in messages and bytes; the oldest messages are dropped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 class DropOldestBuffer:
-    """First in, first out. One value over the byte bound still fits when it is alone."""
+    """First in, first out. A value over the byte bound still fits when it is alone."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self.dropped = 0
@@ -23,7 +23,9 @@ class DropOldestBuffer:
         self._values.append(value)
         self._bytes += len(value)
         out = 0
-        while len(self._values) > 1 and (len(self._values) > self._most or self._bytes > self._most_bytes):
+        while len(self._values) > 1 and (
+            len(self._values) > self._most or self._bytes > self._most_bytes
+        ):
             self.take()
             out += 1
         self.dropped += out

@@ -15,11 +15,13 @@ _NOBODY: frozenset[str] = frozenset()
 def owners_of(value: str) -> frozenset[str]:
     """The owners of a row, by its value: ``@<owner>=<token>`` is a peer, another word a program."""
     words = value.split(" ")
-    return frozenset(word[1:].partition("=")[0] if word[:1] == "@" else LOCAL_OWNER for word in words)
+    return frozenset(
+        word[1:].partition("=")[0] if word[:1] == "@" else LOCAL_OWNER for word in words
+    )
 
 
 class _Node:
-    """One word of patterns: rows that end here, those with ``#`` next, words that follow."""
+    """A word of patterns: rows that end here, those with ``#`` next, words that follow."""
 
     __slots__ = ("ending", "following", "rest")
 
@@ -83,7 +85,12 @@ class EventIndex:
         nodes = [self._root]
         for word in words:
             merge_owners(found, (node.rest for node in nodes))
-            nodes = [following for node in nodes for each in (word, "*") if (following := node.following.get(each))]
+            nodes = [
+                following
+                for node in nodes
+                for each in (word, "*")
+                if (following := node.following.get(each))
+            ]
         merge_owners(found, (rows for node in nodes for rows in (node.rest, node.ending)))
         return found
 
@@ -107,7 +114,9 @@ class EventIndex:
         return path
 
 
-def merge_owners(into: dict[str, frozenset[str]], several: Iterable[dict[str, frozenset[str]]]) -> None:
+def merge_owners(
+    into: dict[str, frozenset[str]], several: Iterable[dict[str, frozenset[str]]]
+) -> None:
     """Add queues with their owners to ``into``."""
     for rows in several:
         for queue, owners in rows.items():

@@ -1,5 +1,6 @@
-"""Keys of events, and the patterns they are subscribed with: words between dots, ``*`` for one word,
-``#`` at the end for any number of words."""
+"""Keys of events, and the patterns they are subscribed with: words between dots, ``*`` for one
+word, ``#`` at the end for any number of words.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +18,31 @@ _PATTERN = re.compile(rf"#|(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*))*(?:\.#)?")
 def check_key(key: object) -> str:
     """A key of an event. Raises ConfigError."""
     if not isinstance(key, str) or not _fits(_KEY, key):
-        raise ConfigError(reason=f"the key of an event is {key!r}; expected words with dots between them, such as user.signup, without * and #")
+        raise ConfigError(
+            reason=(
+                f"the key of an event is {key!r}; expected words with dots between them, such as"
+                " user.signup, without * and #"
+            )
+        )
     return key
 
 
 def check_pattern(pattern: object) -> str:
-    """What a queue is subscribed with. Raises ConfigError."""
+    """Check a pattern of a subscription. Raises ConfigError."""
     if not isinstance(pattern, str) or not _fits(_PATTERN, pattern):
         raise ConfigError(
-            reason=f"the pattern is {pattern!r}; expected words with dots between them, * for any one word, and # for the rest, at the end only"
+            reason=(
+                f"the pattern is {pattern!r}; expected words with dots between them, * for any one"
+                " word, and # for the rest, at the end only"
+            )
         )
     return pattern
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Whether an event with this key is for who subscribed with this pattern: ``a.*`` has a.b, ``a.#`` has a, a.b and a.b.c."""
+    """Whether an event with this key is for who subscribed with this pattern: ``a.*`` has a.b,
+    ``a.#`` has a, a.b and a.b.c.
+    """
     wanted, words = pattern.split("."), key.split(".")
     rest = wanted[-1] == "#"
     if rest:
@@ -44,9 +55,9 @@ def matches(pattern: str, key: str) -> bool:
 def covers(granted: str, wanted: str) -> bool:
     """Whether every key that ``wanted`` matches is one that ``granted`` matches.
 
-    Word by word, ``*`` covers each word and ``*``, a word covers itself only. A pattern that ends in
-    ``#`` covers those with as many words or more; any other those with as many words and no ``#``.
-    A key has a word at least, so ``#`` is the same as ``*.#``.
+    Word by word, ``*`` covers each word and ``*``, a word covers itself only. A pattern that ends
+    in ``#`` covers those with as many words or more; any other those with as many words and no
+    ``#``. A key has a word at least, so ``#`` is the same as ``*.#``.
     """
     (outer, outer_rest), (inner, inner_rest) = _split(granted), _split(wanted)
     if len(inner) < len(outer) or (not outer_rest and (inner_rest or len(inner) > len(outer))):
@@ -69,9 +80,13 @@ def _split(pattern: str) -> tuple[list[str], bool]:
 
 
 def destinations(table: Iterable[tuple[str, str]], keys: Iterable[str]) -> list[str]:
-    """The distinct queues of a table of pattern and queue that an event with these keys goes to, sorted."""
+    """The distinct queues of a table of pattern and queue that an event with these keys goes to,
+    sorted.
+    """
     asked = list(keys)
-    return sorted({queue for pattern, queue in table if any(matches(pattern, key) for key in asked)})
+    return sorted(
+        {queue for pattern, queue in table if any(matches(pattern, key) for key in asked)}
+    )
 
 
 def _fits(form: re.Pattern[str], text: str) -> bool:

@@ -1,10 +1,14 @@
-"""Publishing: the table of which queues the events of which keys go to, and the delivery of an event or a command to a queue.
+"""Publishing: the table of which queues the events of which keys go to, and the delivery of an
+event or a command to a queue.
 
-Rule 1. The table is a hash of pattern and queue, at one server. Repeating a call changes nothing. With each
-        change it has a new version. Who publishes asks for the version, and then for the changes only.
-Rule 2. A queue that does not exist is made when something is delivered to it, and lives as any other.
-        A queue that only peers of a federation server have subscribed is not: its rows end with it.
-Rule 3. A queue to which a command was sent takes one group only, as long as it lives: the field ``command`` of its metadata says so.
+Rule 1. The table is a hash of pattern and queue, at one server. Repeating a call changes nothing.
+        With each change it has a new version. A publisher reads the version, and then the changes
+        only.
+Rule 2. A queue that does not exist is made when something is delivered to it, and lives as any
+        other. A queue that only peers of a federation server have subscribed is not: its rows end
+        with it.
+Rule 3. A queue to which a command was sent takes one group only, as long as it lives: the field
+        ``command`` of its metadata says so.
 """
 
 from __future__ import annotations
@@ -19,7 +23,14 @@ from busmq_spark.core.event_patterns import check_pattern
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, metadata, push
-from busmq_spark.errors import BusError, ConfigError, QueueBusy, QueueFull, QueueIsMirror, QueueMissing
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    QueueBusy,
+    QueueFull,
+    QueueIsMirror,
+    QueueMissing,
+)
 
 LOCAL_ROW = "1"
 """The value of a row that a program beside a federation server has made."""
@@ -30,14 +41,16 @@ MAX_CACHED_KEYS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class EventPublishReceipt:
-    """What became of an event or a command."""
+    """The result of an event or a command."""
 
     id: str
     """The id of the event or command."""
     destinations: tuple[str, ...]
-    """The queues that have it, sorted. None: no queue is subscribed."""
+    """The queues that have it, sorted. The destinations are empty when no queue is subscribed."""
     missed: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The queues that have it not, and why: full or gone, and subscribed by peers of a federation server only."""
+    """The queues that have it not, and why: full or gone, and subscribed by peers of a federation
+    server only.
+    """
 
 
 def check_queue(name: object) -> str:
@@ -54,8 +67,9 @@ class EventRoutingTable:
     """The table as it was in one version; :meth:`change_row` brings it to the next."""
 
     def __init__(self, version: bytes | None, pairs: Iterable[tuple[str, str]]) -> None:
-        """``version``: None where a program has written it that gives it none. ``pairs``: patterns with a
-        queue that is subscribed with them by a program beside the server."""
+        """``version``: None where a program has written it that gives it none. ``pairs``: patterns
+        with a queue that is subscribed with them by a program beside the server.
+        """
         self.version = version
         self._index = EventIndex()
         self._values: dict[tuple[str, str], str] = {}
@@ -85,7 +99,9 @@ class EventRoutingTable:
             self._index.remove(pattern, queue)
 
     def owners_by_queue(self, keys: Sequence[str]) -> dict[str, frozenset[str]]:
-        """The queues that an event with these keys goes to, each with who has subscribed it, sorted."""
+        """The queues that an event with these keys goes to, each with who has subscribed it,
+        sorted.
+        """
         found: dict[str, frozenset[str]] = {}
         merge_owners(found, map(self._owners_for_key, keys))
         return dict(sorted(found.items()))
@@ -102,7 +118,12 @@ class EventRoutingTable:
     def rows_of_peers(self, queues: Collection[str]) -> list[str]:
         """Fields and values of the rows of these queues that peers alone have made."""
         rows = [(row, value) for row, value in self._values.items() if row[1] in queues]
-        return [text for (pattern, queue), value in rows if LOCAL_OWNER not in owners_of(value) for text in (f"{pattern} {queue}", value)]
+        return [
+            text
+            for (pattern, queue), value in rows
+            if LOCAL_OWNER not in owners_of(value)
+            for text in (f"{pattern} {queue}", value)
+        ]
 
     def _owners_for_key(self, key: str) -> dict[str, frozenset[str]]:
         found = self._known.get(key)
@@ -114,7 +135,9 @@ class EventRoutingTable:
 
 
 def read_subscribers(known: EventRoutingTable | None = None) -> Flow[EventRoutingTable]:
-    """The table as it is now: ``known`` itself, brought up to date, where its changes since are known."""
+    """The table as it is now: ``known`` itself, brought up to date, where its changes since are
+    known.
+    """
     if known is not None and known.version is not None:
         if (yield command("HGET", EVENT_SUBSCRIPTIONS_KEY, VERSION_FIELD)) == known.version:
             return known
@@ -157,26 +180,33 @@ def read_table() -> Flow[list[tuple[str, str]]]:
 
 
 def subscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
-    """Subscribe a queue to what these patterns take. How many of them are new to it. ``version`` was never used before, here and below."""
+    """Subscribe a queue to what these patterns take. Return the number of new patterns. ``version``
+    was never used before, here and below.
+    """
     return (yield from _change_subscriptions("add", _fields(patterns, queue), version))
 
 
 def unsubscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
-    """End subscriptions of a queue. How many of them there were."""
+    """End subscriptions of a queue. Return the number of removed patterns."""
     return (yield from _change_subscriptions("remove", _fields(patterns, queue), version))
 
 
-def subscribe_as_peer(patterns: Sequence[str], queue: str, version: str, owner: str, most: int) -> Flow[bool]:
-    """The same for a peer of a federation server: the rows are its own.
+def subscribe_as_peer(
+    patterns: Sequence[str], queue: str, version: str, owner: str, most: int
+) -> Flow[bool]:
+    """Subscribe for a peer of a federation server: the rows are its own.
 
     Whether they are there; not where its secret would have more than ``most`` rows.
     """
     fields = list(dict.fromkeys(_fields(patterns, queue)))
-    return len(fields) <= most and (yield from _change_subscriptions("add", fields, version, owner, most)) >= 0
+    return (
+        len(fields) <= most
+        and (yield from _change_subscriptions("add", fields, version, owner, most)) >= 0
+    )
 
 
 def unsubscribe_as_peer(patterns: Sequence[str], queue: str, version: str, owner: str) -> Flow[int]:
-    """End the peer's own subscriptions of a queue. How many there were."""
+    """End the peer's own subscriptions of a queue. Return the number of removed patterns."""
     return (yield from _change_subscriptions("remove", _fields(patterns, queue), version, owner))
 
 
@@ -184,7 +214,11 @@ def forget_queue(queue: str, version: str) -> Flow[int]:
     """End every subscription of a queue. How many there were."""
     check_queue(queue)
     patterns = [pattern for pattern, into in (yield from read_table()) if into == queue]
-    return (yield from _change_subscriptions("remove", [f"{pattern} {queue}" for pattern in patterns], version))
+    return (
+        yield from _change_subscriptions(
+            "remove", [f"{pattern} {queue}" for pattern in patterns], version
+        )
+    )
 
 
 def end_rows_of_peers(table: EventRoutingTable, queues: Collection[str], version: str) -> Flow[int]:
@@ -193,7 +227,9 @@ def end_rows_of_peers(table: EventRoutingTable, queues: Collection[str], version
 
 
 def end_revoked_rows(may_keep: Callable[[str, str, str], bool], version: str) -> Flow[int]:
-    """End each row that its owner may not keep: ``may_keep(owner, pattern, queue)``. How many there were."""
+    """End each row that its owner may not keep: ``may_keep(owner, pattern, queue)``. How many there
+    were.
+    """
     revoked: dict[str, list[str]] = {}
     for (pattern, queue), owners in (yield from read_subscribers()).owners_of_rows.items():
         for owner in owners - {LOCAL_OWNER}:
@@ -205,16 +241,23 @@ def end_revoked_rows(may_keep: Callable[[str, str, str], bool], version: str) ->
     return ended
 
 
-def _change_subscriptions(change: str, fields: Sequence[str], version: str, owner: str = LOCAL_OWNER, most: int = 0) -> Flow[int]:
+def _change_subscriptions(
+    change: str, fields: Sequence[str], version: str, owner: str = LOCAL_OWNER, most: int = 0
+) -> Flow[int]:
     changed = 0
     for first in range(0, len(fields), CHUNK_MESSAGES):
         part = fields[first : first + CHUNK_MESSAGES]
-        changed += yield script("subscribers", (EVENT_SUBSCRIPTIONS_KEY,), (change, f"{version}:{first}", owner, most, *part))
+        changed += yield script(
+            "subscribers",
+            (EVENT_SUBSCRIPTIONS_KEY,),
+            (change, f"{version}:{first}", owner, most, *part),
+        )
     return changed
 
 
 def deliver_event(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
-    """Append an event to a queue, which is made, with the name ``born`` for its life, where there is none. The id of the message.
+    """Append an event to a queue, which is made, with the name ``born`` for its life, where there
+    is none. The id of the message.
 
     Raises QueueFull.
     """
@@ -227,7 +270,9 @@ def deliver_event(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
 
 
 def deliver_to_peer(keys: QueueKeys, value: bytes, _: str) -> Flow[int]:
-    """Append an event to a queue that peers alone have subscribed. Raises QueueMissing, QueueFull."""
+    """Append an event to a queue that peers alone have subscribed. Raises QueueMissing,
+    QueueFull.
+    """
     return (yield from _check_stored(keys, (yield from push(keys, value))))
 
 
@@ -242,7 +287,7 @@ def is_fault_of_queue(error: BusError) -> bool:
 
 
 def send_command(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
-    """The same with a command. Raises QueueBusy where the queue has several groups."""
+    """Push a command in the same way. Raises QueueBusy where the queue has several groups."""
     try:
         yield from make_command_queue(keys)
     except QueueMissing:
@@ -259,7 +304,11 @@ def make_command_queue(keys: QueueKeys) -> Flow[None]:
     if groups:
         found = ", ".join(repr(group.decode("utf-8", "replace")) for group in groups)
         remedy = "Drop all of them but one (busmq unsubscribe), or publish an event instead"
-        raise QueueBusy(queue=keys.name, found=f"has the groups {found}, and a command is for one", remedy=remedy)
+        raise QueueBusy(
+            queue=keys.name,
+            found=f"has the groups {found}, and a command is for one",
+            remedy=remedy,
+        )
 
 
 def _check_stored(keys: QueueKeys, id: int | None) -> Flow[int]:
@@ -271,6 +320,11 @@ def _check_stored(keys: QueueKeys, id: int | None) -> Flow[int]:
 
 def _fields(patterns: Sequence[str], queue: str) -> list[str]:
     if isinstance(patterns, str) or not patterns:
-        raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
+        raise ConfigError(
+            reason=(
+                f"the patterns are {patterns!r}; expected a list of at least one, such as"
+                " ['user.*']"
+            )
+        )
     check_queue(queue)
     return [f"{check_pattern(pattern)} {queue}" for pattern in patterns]

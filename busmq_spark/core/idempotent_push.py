@@ -1,8 +1,9 @@
-"""What an outbox forwards to a queue: appended once, whatever is sent again (push_from.lua).
+"""Pushes of an outbox to a queue: appended once, however often they are sent (push_from.lua).
 
-Rule 1. A sender numbers its messages upwards and sends those for one queue in that order; numbers that are for other queues are left out.
-Rule 2. The queue remembers the last number of each sender, for SENDER_TTL_S, beyond its own life: a message that is sent again goes into no
-        other life of the queue either.
+Rule 1. A sender numbers its messages upwards and sends those for one queue in that order; numbers
+        that are for other queues are left out.
+Rule 2. The queue remembers the last number of each sender, for SENDER_TTL_S, beyond its own life: a
+        message that is sent again goes into no other life of the queue either.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from busmq_spark.core.message import chunks
 from busmq_spark.errors import QueueMissing
 
 SENDER_TTL_S = 30 * 24 * 3600
-"""How long a sender is remembered. A message whose confirmation got lost, and that is sent again after more than that, is there twice."""
+"""Seconds for which a silent sender is remembered. A message whose confirmation got lost, and that
+is sent again after more than that, is there twice.
+"""
 
 
-def push_from(keys: QueueKeys, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> Flow[tuple[int, int]]:
-    """Append the messages of a sender that were not appended before; ``sequences`` rise, and number the ``values``. Safe to repeat.
+def push_from(
+    keys: QueueKeys, sender: str, sequences: Sequence[int], values: Sequence[bytes]
+) -> Flow[tuple[int, int]]:
+    """Append the messages of a sender that were not appended before; ``sequences`` rise, and number
+    the ``values``. Safe to repeat.
 
-    Result: how many of them, from the first on, are there now, and the maxsize that was in the way (0: none). Raises QueueMissing.
+    Result: how many of them, from the first on, are there now, and the maxsize that was in the way
+    (0: none). Raises QueueMissing.
     """
     done = 0
     names = (*keys.peer_keys, keys.senders, *keys.appending[len(keys.peer_keys) :])
@@ -39,7 +46,7 @@ def push_from(keys: QueueKeys, sender: str, sequences: Sequence[int], values: Se
 
 
 def _consecutive_runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where numbers that follow each other begin and end."""
+    """Yield the bounds of runs of consecutive numbers."""
     begin = 0
     if sequences[-1] - sequences[0] != len(sequences) - 1:
         for at in range(1, len(sequences)):

@@ -1,7 +1,9 @@
-"""Jobs: a message names a job, whose payload lives in fields beside it, and whose outcome per group anyone can wait for.
+"""Jobs: a message names a job, whose payload lives in fields beside it, and whose outcome per group
+anyone can wait for.
 
-Rule 1. A group writes one outcome for each message, also when a worker dies before its ack, or comes late (job_outcome.lua).
-Rule 2. What a job has in Redis has a ttl, and in a cluster one slot.
+Rule 1. A group writes one outcome for each message, also when a worker dies before its ack, or
+        comes late (job_outcome.lua).
+Rule 2. Each key of a job has a ttl, and in a cluster all share one slot.
 """
 
 from __future__ import annotations
@@ -23,13 +25,17 @@ from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.errors.foreign import plain_text
 
 OUTCOME_TTL_S = 3600
-"""How long an outcome can be asked for, by default."""
+"""Seconds for which an outcome is stored, by default."""
 DELETED_FIELD_READABLE_S = 60
-"""How long a repeated call can still read a field that it deleted."""
+"""Seconds for which a repeated call can still read a field that it deleted."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _FIELD = re.compile(r"(?!done\Z)[^:\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}")
-_REFERENCE = re.compile(r'\{"job":"([A-Za-z0-9_-]{1,100})","from":"([^"\\\x00-\x1f]*)"(?:,"done":"([^"\\\x00-\x1f]*)")?\}')
-"""What :func:`reference` writes where nothing is escaped: read at a third of the price of JSON."""
+_REFERENCE = re.compile(
+    r'\{"job":"([A-Za-z0-9_-]{1,100})","from":"([^"\\\x00-\x1f]*)"(?:,"done":"([^"\\\x00-\x1f]*)")?\}'
+)
+"""The form in which :func:`reference` writes a text without escapes: it is read at a third of the
+cost of JSON.
+"""
 _BYTES, _JSON = b"b", b"j"
 _MAX_CALLS_PER_SAVE, _MAX_BYTES_PER_SAVE = 1000, 8 * 1024 * 1024
 """Most fields, and bytes of them, in one round trip."""
@@ -43,7 +49,7 @@ Fields: TypeAlias = Mapping[str, tuple[bytes, int]]
 
 
 class JobOutcome(NamedTuple):
-    """What became of a job in a group."""
+    """The outcome of a job in a group."""
 
     job: str
     queue: str
@@ -52,13 +58,15 @@ class JobOutcome(NamedTuple):
     error: str
     """Why it was given up; empty when it was not."""
     tries: int
-    """How often it was begun."""
+    """The number of tries so far."""
     message: int
     """Id of the message, in the queue, that named the job."""
     life: str
     """The life of the queue to which that id belongs."""
     ms: int
-    """When, in milliseconds since 1970 by the server's clock; 0 where its user may not ask."""
+    """The time in milliseconds since 1970 by the server's clock; 0 without the right to ask for
+    it.
+    """
 
 
 _outcome_members = itemgetter(*JobOutcome._fields)
@@ -72,32 +80,41 @@ class LeasedJob(NamedTuple):
     delivery: LeasedMessage
     keys: JobKeys
     client: str
-    """Who sent it, in the name of the channel that it listens on; empty when unknown."""
+    """The sender, as the name of the channel that it listens on; empty when unknown."""
     group: str
     life: str
     done: str
     """The queue that its outcome is pushed to as well; empty for none."""
 
 
-# -- names and values ------------------------------------------------------------------------------------------------------------------------
+# -- names and values ------------------------------------------------------------------------------
 
 
 def check_job(id: object) -> str:
     """The id of a job. Raises ConfigError."""
     if not (isinstance(id, str) and _ID.fullmatch(id)):
-        raise ConfigError(reason=f"the id of the job is {id!r}; expected up to 100 letters, digits, '-' and '_'")
+        raise ConfigError(
+            reason=f"the id of the job is {id!r}; expected up to 100 letters, digits, '-' and '_'"
+        )
     return id
 
 
 def check_field(name: object) -> str:
     """The name of a field. Raises ConfigError."""
     if not (isinstance(name, str) and _FIELD.fullmatch(name)):
-        raise ConfigError(reason=f"the name of the field is {name!r}; expected up to 200 characters, no colon first, no control ones, not 'done'")
+        raise ConfigError(
+            reason=(
+                f"the name of the field is {name!r}; expected up to 200 characters, no colon first,"
+                " no control ones, not 'done'"
+            )
+        )
     return name
 
 
 def encode_field(name: str, value: object) -> bytes:
-    """A field as it is stored: bytes as they are, everything else as JSON. Raises MessageRefused, naming the field, for what cannot be stored."""
+    """A field as it is stored: bytes as they are, everything else as JSON. Raises MessageRefused,
+    naming the field, for what cannot be stored.
+    """
     if isinstance(value, bytes | bytearray | memoryview):
         size = memoryview(value).nbytes
         if size >= MAX_VALUE_BYTES:
@@ -106,14 +123,18 @@ def encode_field(name: str, value: object) -> bytes:
     try:
         found = encode_value([value])[1:-1]  # so that text is JSON, too
     except MessageRefused as error:
-        raise MessageRefused(reason=f"field {name!r} of a job cannot be stored: {error.details['reason']}") from None
+        raise MessageRefused(
+            reason=f"field {name!r} of a job cannot be stored: {error.details['reason']}"
+        ) from None
     if len(found) >= MAX_VALUE_BYTES:
         raise _too_large_error(name, len(found))
     return _JSON + found
 
 
 def decode_field(name: str, stored: bytes | None) -> Any:
-    """The value of a field, None when there is none. Raises MessageRefused for what we do not write."""
+    """The value of a field, None when there is none. Raises MessageRefused for what we do not
+    write.
+    """
     if stored is None:
         return None
     found = field_bytes(name, stored)
@@ -131,17 +152,27 @@ def field_bytes(name: str, stored: bytes) -> bytes:
 
 
 def _unreadable_error(name: str, stored: bytes) -> MessageRefused:
-    return MessageRefused(reason=f"field {name!r} of a job begins with {stored[:20]!r}; expected 'b' and bytes, or 'j' and JSON")
+    return MessageRefused(
+        reason=(
+            f"field {name!r} of a job begins with {stored[:20]!r}; expected 'b' and bytes, or 'j'"
+            " and JSON"
+        )
+    )
 
 
 def _too_large_error(name: str, size: int) -> MessageRefused:
     return MessageRefused(
-        reason=f"field {name!r} of a job has {size} bytes; Redis takes less than {MAX_VALUE_BYTES} (512 MB). Store it elsewhere, and its address here"
+        reason=(
+            f"field {name!r} of a job has {size} bytes; Redis takes less than {MAX_VALUE_BYTES}"
+            " (512 MB). Store it elsewhere, and its address here"
+        )
     )
 
 
 def reference_encoder(client: str, done: str = "") -> Callable[[str], bytes]:
-    """What makes of each job the message that names it; ``done``: the queue that its outcomes are pushed to as well."""
+    """Return a function that makes of each job the message that names it; ``done``: the queue that
+    its outcomes are pushed to as well.
+    """
     rest = _json.encode({"from": client, "done": done} if done else {"from": client})[1:]
     return lambda id: f'{{"job":"{id}",{rest}'.encode()
 
@@ -152,10 +183,11 @@ def outcome_queue(queue: str) -> str:
 
 
 def decode_reference(value: bytes, queue: str) -> tuple[str, str, str]:
-    """Return job, client and outcome queue that a message of ``queue`` names. Raises MessageRefused for one that names no job.
+    """Return job, client and outcome queue that a message of ``queue`` names. Raises MessageRefused
+    for one that names no job.
 
-    Whoever may push to ``queue`` wrote the message. A ``done`` that is not :func:`outcome_queue` counts as
-    none, so that nobody reaches another queue through the workers.
+    The message may be of any program with the right to push to ``queue``. A ``done`` that is not
+    :func:`outcome_queue` counts as none, so that nobody reaches another queue through the workers.
     """
     try:
         text = value.decode()
@@ -163,13 +195,22 @@ def decode_reference(value: bytes, queue: str) -> tuple[str, str, str]:
             id, client, done = plain.groups("")
         else:
             found = json.loads(text)
-            id, client, done = check_job(found["job"]), str(found.get("from", "")), found.get("done", "")
+            id, client, done = (
+                check_job(found["job"]),
+                str(found.get("from", "")),
+                found.get("done", ""),
+            )
         return id, client, outcome_queue(queue) if done == outcome_queue(queue) else ""
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError):
-        raise MessageRefused(reason=f"a message that begins with {value[:40]!r} names no job; expected JSON with the id of one as 'job'") from None
+        raise MessageRefused(
+            reason=(
+                f"a message that begins with {value[:40]!r} names no job; expected JSON with the id"
+                " of one as 'job'"
+            )
+        ) from None
 
 
-# -- fields ----------------------------------------------------------------------------------------------------------------------------------
+# -- fields ----------------------------------------------------------------------------------------
 
 
 def save_fields(jobs: Iterable[tuple[JobKeys, Fields]]) -> Flow[None]:
@@ -188,16 +229,20 @@ def save_fields(jobs: Iterable[tuple[JobKeys, Fields]]) -> Flow[None]:
 
 
 def read_fields_of(jobs: Sequence[JobKeys], names: Sequence[str]) -> Flow[list[list[bytes | None]]]:
-    """The same fields of several jobs, in one round trip."""
+    """Read the same fields of several jobs, in one round trip."""
     if not jobs:
         return []
     return (yield [command("MGET", *map(keys.field, names)) for keys in jobs])  # type: ignore[no-any-return]
 
 
-def load_fields(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str, *, again: bool = False) -> Flow[list[bytes | None]]:
-    """Read fields, and then delete those to be forgotten, in one step, under a token that was never used before.
+def load_fields(
+    keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str, *, again: bool = False
+) -> Flow[list[bytes | None]]:
+    """Read fields, and then delete those to be forgotten, in one step, under a token that was never
+    used before.
 
-    After a lost reply repeat the call with ``again`` and its token, within a minute. Else :func:`forget_call` comes next.
+    After a lost reply repeat the call with ``again`` and its token, within a minute. Else
+    :func:`forget_call` comes next.
     """
     every = list(dict.fromkeys((*names, *forget)))
     if not every:
@@ -206,7 +251,9 @@ def load_fields(keys: JobKeys, names: Sequence[str], forget: Collection[str], to
         return (yield command("MGET", *map(keys.field, names)))  # type: ignore[no-any-return]
     how = ["get" if name not in forget else "both" if name in names else "forget" for name in every]
     words = [key for name in every for key in (keys.field(name), keys.spare_field(name, token))]
-    found = yield script("job_load", words, (DELETED_FIELD_READABLE_S, int(again), *how), idempotent=again)
+    found = yield script(
+        "job_load", words, (DELETED_FIELD_READABLE_S, int(again), *how), idempotent=again
+    )
     return [found[every.index(name)] for name in names]
 
 
@@ -215,22 +262,26 @@ def forget_call(keys: JobKeys, forget: Iterable[str], token: str) -> RedisCall:
     return command("UNLINK", *(keys.spare_field(name, token) for name in forget))
 
 
-# -- outcomes --------------------------------------------------------------------------------------------------------------------------------
+# -- outcomes --------------------------------------------------------------------------------------
 
 
 def begin_work(works: Sequence[LeasedJob], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
-    """Say that work on these begins. For each: ``ok``; ``done``, with the outcome there is; ``late``, when a later lease of its message has begun.
+    """Say that work on these begins. For each: ``ok``; ``done``, with the outcome there is;
+    ``late``, when a later lease of its message has begun.
 
-    The outcome comes along where it is to be pushed to a queue as well. Where all are first leases, and none of their jobs has a hash of outcomes,
-    nothing is written: a later lease of one of them records its begin, and from then on the first lease is refused.
+    The outcome comes along where it is to be pushed to a queue as well. If all are first leases,
+    and none of their jobs has a hash of outcomes, nothing is written: a later lease of one of them
+    records its begin, and from then on the first lease is refused.
     """
-    if all(work.delivery.is_first for work in works) and not (yield from _count_with_outcomes(works)):
+    if all(work.delivery.is_first for work in works) and not (
+        yield from _count_with_outcomes(works)
+    ):
         return [("ok", b"")] * len(works)
     return (yield from _outcomes_call([(work, "") for work in works], None, "", ttl_s))
 
 
 def _count_with_outcomes(works: Sequence[LeasedJob]) -> Flow[int]:
-    """How many of their jobs have the hash of outcomes."""
+    """Return the number of jobs with a hash of outcomes."""
     names = [work.keys.outcomes for work in works]
     if works and works[0].keys.cluster:
         return sum((yield [command("EXISTS", name) for name in names]))
@@ -238,17 +289,29 @@ def _count_with_outcomes(works: Sequence[LeasedJob]) -> Flow[int]:
 
 
 def write_outcomes(
-    works: Sequence[tuple[LeasedJob, str | None]], queue: str, ttl_s: int, fields: Sequence[Fields] | None = None
+    works: Sequence[tuple[LeasedJob, str | None]],
+    queue: str,
+    ttl_s: int,
+    fields: Sequence[Fields] | None = None,
 ) -> Flow[list[tuple[Answer, bytes]]]:
-    """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin_work`; a repeated call gets ``done``, too.
+    """Write outcomes, each with its error or None, and publish them. Answers as of
+    :func:`begin_work`; a repeated call gets ``done``, too.
 
-    ``fields``, for each work, are stored in the same step as its outcome, and only where the answer is ``ok``.
+    ``fields``, for each work, are stored in the same step as its outcome, and only where the answer
+    is ``ok``.
     """
-    return (yield from _outcomes_call(_with_outcome_json(works, queue), fields, jobs_channel(queue), ttl_s))
+    return (
+        yield from _outcomes_call(
+            _with_outcome_json(works, queue), fields, jobs_channel(queue), ttl_s
+        )
+    )
 
 
 def _outcomes_call(
-    parts: Sequence[tuple[LeasedJob, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int
+    parts: Sequence[tuple[LeasedJob, str]],
+    fields: Sequence[Fields] | None,
+    channel: str,
+    ttl_s: int,
 ) -> Flow[list[tuple[Answer, bytes]]]:
     texts = int(any(work.done for work, _ in parts))
     at_once = 1 if fields or (parts and parts[0][0].keys.cluster) else _JOBS_PER_OUTCOME_CALL
@@ -260,19 +323,30 @@ def _outcomes_call(
             (id, _, tries, _, token, leased_ms), own_keys, client, group, life, _ = work
             own = fields[number] if fields else ()
             keys.append(own_keys.outcomes)
-            args += (group, f"{life}:{id}:{tries}:{leased_ms}:{token}:", client and client_channel(client), text, str(len(own)))
+            args += (
+                group,
+                f"{life}:{id}:{tries}:{leased_ms}:{token}:",
+                client and client_channel(client),
+                text,
+                str(len(own)),
+            )
             for name in own:
-                value, ttl_ms = own[name]  # type: ignore[call-overload]  # with a name it is no tuple
+                # With a name it is no tuple
+                value, ttl_ms = own[name]  # type: ignore[call-overload]
                 keys.append(own_keys.field(name))
                 args += (value, ttl_ms)
         calls.append(script("job_outcome", keys, args))
     answers: list[tuple[Answer, bytes]] = []
     for letters, *outcomes in (yield calls):
-        answers += zip(map(_ANSWER_OF_BYTE.__getitem__, letters), outcomes or repeat(b""), strict=False)
+        answers += zip(
+            map(_ANSWER_OF_BYTE.__getitem__, letters), outcomes or repeat(b""), strict=False
+        )
     return answers
 
 
-def _with_outcome_json(works: Sequence[tuple[LeasedJob, str | None]], queue: str) -> list[tuple[LeasedJob, str]]:
+def _with_outcome_json(
+    works: Sequence[tuple[LeasedJob, str | None]], queue: str
+) -> list[tuple[LeasedJob, str]]:
     """Each with its outcome as the script takes it, which puts the time before it."""
     said, group, life, same = [], "", "", ""
     queue = _json.encode(queue)
@@ -281,17 +355,28 @@ def _with_outcome_json(works: Sequence[tuple[LeasedJob, str | None]], queue: str
         if not same or its_group != group or its_life != life:  # else as the one before
             group, life = its_group, its_life
             same = f'"queue":{queue},"group":{_json.encode(group)},"life":{_json.encode(life)}'
-        how = '"ok":true' if error is None else f'"ok":false,"error":{_json.encode(plain_text(error))}'
-        said.append((work, f'"job":"{keys.id}",{same},{how},"tries":{delivery.tries},"message":{delivery.id}}}'))
+        how = (
+            '"ok":true'
+            if error is None
+            else f'"ok":false,"error":{_json.encode(plain_text(error))}'
+        )
+        said.append(
+            (
+                work,
+                f'"job":"{keys.id}",{same},{how},"tries":{delivery.tries},"message":{delivery.id}}}',
+            )
+        )
     return said
 
 
 def decode_outcome(stored: bytes) -> JobOutcome:
-    """What a stored or published outcome says. Raises MessageRefused for what is none."""
+    """Decode a stored or published outcome. Raises MessageRefused for what is none."""
     try:
         return _decode_members(json.loads(stored.decode()))
     except _DECODE_ERRORS:
-        raise MessageRefused(reason=f"what begins with {stored[:40]!r} is no outcome of a job") from None
+        raise MessageRefused(
+            reason=f"what begins with {stored[:40]!r} is no outcome of a job"
+        ) from None
 
 
 def _decode_members(said: Any) -> JobOutcome:
@@ -309,9 +394,11 @@ def split_publication(payload: bytes) -> list[bytes]:
 
 
 def decode_publication(payload: bytes) -> list[JobOutcome | MessageRefused]:
-    """As :func:`decode_outcome` of each of one publication; in the place of what is none the error."""
+    """Decode the outcomes of one publication, with the error in the place of an invalid one."""
     try:
-        return [_decode_members(said) for said in json.loads(f"[{payload.decode()}]".replace("\n", ","))]  # one call of the parser for all
+        return [
+            _decode_members(said) for said in json.loads(f"[{payload.decode()}]".replace("\n", ","))
+        ]  # one call of the parser for all
     except _DECODE_ERRORS:
         pass
     found: list[JobOutcome | MessageRefused] = []
@@ -329,7 +416,11 @@ def read_outcomes(jobs: Sequence[JobKeys]) -> Flow[list[list[JobOutcome]]]:
         return []
     replies = yield [command("HGETALL", keys.outcomes) for keys in jobs]
     return [
-        [decode_outcome(text) for name, text in zip(reply[0::2], reply[1::2], strict=True) if not name.startswith(b":")]  # fields of ours begin so
+        [
+            decode_outcome(text)
+            for name, text in zip(reply[0::2], reply[1::2], strict=True)
+            if not name.startswith(b":")
+        ]  # fields of ours begin so
         for reply in replies
     ]
 
@@ -349,9 +440,13 @@ def forget_outcomes(keys: QueueKeys, group: str, born: str, last: int) -> Flow[i
     while batch := (yield from read_following(keys, last, _MAX_CALLS_PER_SAVE)).messages:
         last = batch[-1].id
         jobs = _jobs_of(batch, keys)
-        owners = (yield [command("HGET", job.outcomes, f":of:{group}") for job in jobs]) if jobs else []
+        owners = (
+            (yield [command("HGET", job.outcomes, f":of:{group}") for job in jobs]) if jobs else []
+        )
         ours = f"{born}:".encode()
-        done = [job for job, owner in zip(jobs, owners, strict=True) if owner and owner.startswith(ours)]
+        done = [
+            job for job, owner in zip(jobs, owners, strict=True) if owner and owner.startswith(ours)
+        ]
         if done:
             yield [command("HDEL", job.outcomes, f":of:{group}", group) for job in done]
         forgotten += len(done)

@@ -1,7 +1,7 @@
 """Names to Redis keys. The only place that spells a key.
 
-The first five are those of npm busmq 3.1.0 (protocol chapter 1.1); the rest are ours, live beside them under the same hash tag,
-and npm clients neither read nor delete them.
+The first five are those of npm busmq 3.1.0 (protocol chapter 1.1); the rest are ours, live beside
+them under the same hash tag, and npm clients neither read nor delete them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ LOOKS_LIKE_KEY_SUFFIX = re.compile(
 """Finds names that would make, after a key's prefix, another key of a queue."""
 _FORBIDDEN_IN_NAME = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLY_QUEUE_SUFFIX = re.compile(r":replyTo:[0-9a-f]{16}\Z")
-"""What :func:`reply_queue` puts after the name of a service."""
+"""The suffix that :func:`reply_queue` puts after the name of a service."""
 
 
 @dataclass(frozen=True)
 class QueueKeys:
-    """Every key of one queue. ``cluster`` puts the base in braces, so that all of them share a slot."""
+    """Every key of one queue. ``cluster`` puts the base in braces, so that all of them share a
+    slot.
+    """
 
     name: str
     cluster: bool = False
@@ -64,33 +66,42 @@ class QueueKeys:
 
     @cached_attribute
     def acks(self) -> str:
-        """Ours. Hash: subscription → last acked id; ``:born`` → their incarnation, ``:at:<subscription>`` → when it acked or registered last,
-        ``:shared:<subscription>`` → 1 for a shared group, ``:mirrored:<subscription>`` → 1 where a mirror has it from its origin."""
+        """Ours. Hash: subscription → last acked id; ``:born`` → their incarnation,
+        ``:at:<subscription>`` → when it acked or registered last, ``:shared:<subscription>`` → 1
+        for a shared group, ``:mirrored:<subscription>`` → 1 where a mirror has it from its origin.
+        """
         return f"{self.base}:acks"
 
     @cached_attribute
     def sinks(self) -> str:
         """Ours. Hash with fields of two kinds.
 
-        ``<sink id>``: its progress in this queue, ``<batch>:<nth>:<moved>`` or ``<batch>:done``, and after it ``;<epoch>;<digest>`` of the record
-        where they are known (commit.lua). ``<query id>;<born of an input queue>``: in real-time mode, the last message of that queue which the
-        query has appended here (push_once.lua).
+        ``<sink id>``: its progress in this queue, ``<batch>:<nth>:<moved>`` or ``<batch>:done``,
+        and after it ``;<epoch>;<digest>`` of the record where they are known (commit.lua).
+        ``<query id>;<born of an input queue>``: in real-time mode, the last message of that queue
+        which the query has appended here (push_once.lua).
         """
         return f"{self.base}:sinks"
 
     @cached_attribute
     def senders(self) -> str:
-        """Ours. Hash: sender → the number of its last message and when that came, ``<sequence>:<s>`` (push_from.lua). Outlives the queue."""
+        """Ours. Hash: sender → the number of its last message and when that came,
+        ``<sequence>:<s>`` (push_from.lua). Outlives the queue.
+        """
         return f"{self.base}:senders"
 
     @cached_attribute
     def clock(self) -> str:
-        """Ours. List of time, id, time, id …: at that time, in milliseconds since 1970, the newest id was that one (include/clock.lua)."""
+        """Ours. List of time, id, time, id …: at that time, in milliseconds since 1970, the newest
+        id was that one (include/clock.lua).
+        """
         return f"{self.base}:clock"
 
     @cached_attribute
     def bytes(self) -> str:
-        """Ours, of a queue that keeps so many bytes of what is acknowledged. List of total, id, total, id …: all up to that id, so many bytes."""
+        """Ours, of a queue that keeps so many bytes of what is acknowledged. List of total, id,
+        total, id …: all up to that id, so many bytes.
+        """
         return f"{self.base}:bytes"
 
     @cached_attribute
@@ -100,7 +111,9 @@ class QueueKeys:
 
     @cached_attribute
     def letters(self) -> str:
-        """Ours, of a dead-letter queue. Sorted set: the ids of the letters that groups wrote (push_letters.lua)."""
+        """Ours, of a dead-letter queue. Sorted set: the ids of the letters that groups wrote
+        (push_letters.lua).
+        """
         return f"{self.base}:letters"
 
     @cached_attribute
@@ -110,12 +123,20 @@ class QueueKeys:
 
     @cached_attribute
     def appending(self) -> tuple[str, ...]:
-        """The shared keys and, where the queue has a clock, what a push needs to note times, and to drop what is kept no longer."""
-        return (*self.peer_keys, self.clock, self.acks, self.bytes) if self.has_clock else self.peer_keys
+        """Return the shared keys and, where the queue has a clock, the keys that a push needs to
+        note times and to end retention.
+        """
+        return (
+            (*self.peer_keys, self.clock, self.acks, self.bytes)
+            if self.has_clock
+            else self.peer_keys
+        )
 
     @cached_attribute
     def has_clock(self) -> bool:
-        """Whether times are noted: not of the queues of channels and services, which live for moments."""
+        """Whether times are noted: not of the queues of channels and services, which live for
+        moments.
+        """
         return not self.name.startswith(("channel:", "service:"))
 
     @cached_attribute
@@ -125,7 +146,9 @@ class QueueKeys:
 
     @cached_attribute
     def retention_keys(self) -> tuple[str, ...]:
-        """What is needed to drop what is kept no longer, after an ack or at any time: metadata, messages, msgid, acks, clock, bytes."""
+        """Return the keys that a script needs to delete messages beyond the retention limits:
+        metadata, messages, msgid, acks, clock, bytes.
+        """
         return (self.metadata, self.messages, self.msgid, self.acks, self.clock, self.bytes)
 
     def lease(self, subscription: str) -> str:
@@ -135,15 +158,18 @@ class QueueKeys:
     def group(self, name: str) -> tuple[str, str, str, str]:
         """Ours, of a shared group (group_lease.lua).
 
-        A hash: its settings and the newest id it has leased. A sorted set, the first id of a lease → ms: when it ends or, below 0, when its messages
-        may be leased again. A hash, the same id → how often they were leased, by which token, when first, and how many they are.
-        A sorted set, id → id, of the leases of more than one message.
+        A hash: its settings and the newest id it has leased. A sorted set, the first id of a lease
+        → ms: when it ends or, below 0, when its messages may be leased again. A hash, the same id →
+        how often they were leased, by which token, when first, and how many they are. A sorted set,
+        id → id, of the leases of more than one message.
         """
         base = f"{self.base}:group:{name}"
         return (base, f"{base}:due", f"{base}:tries", f"{base}:runs")
 
     def in_flight(self, consumer: str) -> str:
-        """Ours. Pair list: what one unreliable consumer took last; ``consumer`` must be unique for ever."""
+        """Ours. Pair list: what one unreliable consumer took last; ``consumer`` must be unique for
+        ever.
+        """
         return f"{self.base}:hand:{consumer}"
 
     def stage(self, attempt: str) -> str:
@@ -151,7 +177,9 @@ class QueueKeys:
         return f"{self.base}:stage:{attempt}"
 
     def stages(self, sink: str) -> str:
-        """Ours. Hash: attempt → epoch of the run that staged it, for the staged lists of one sink."""
+        """Ours. Hash: attempt → epoch of the run that staged it, for the staged lists of one
+        sink.
+        """
         return f"{self.base}:stages:{sink}"
 
 
@@ -160,7 +188,9 @@ TOPIC_PREFIX = "bus:topic:"
 
 @dataclass(frozen=True)
 class TopicKeys:
-    """The keys of one topic, beside its partition queues (core/topic.py). Ours. Each lives on one server, by the hash of ``base``."""
+    """The keys of one topic, beside its partition queues (core/topic.py). Ours. Each lives on one
+    server, by the hash of ``base``.
+    """
 
     name: str
     cluster: bool = False
@@ -172,16 +202,21 @@ class TopicKeys:
 
     @cached_attribute
     def changed_channel(self) -> str:
-        """Pub/sub channel: the topic has grown, or a group has other members; the payload is the group, empty for all."""
+        """Pub/sub channel: the topic has grown, or a group has other members; the payload is the
+        group, empty for all.
+        """
         return f"{self.base}:changed"
 
     def members(self, group: str) -> str:
-        """Sorted set: member of the group → until when it counts as one, in milliseconds since 1970 of the server's clock."""
+        """Sorted set: member of the group → until when it counts as one, in milliseconds since 1970
+        of the server's clock.
+        """
         return f"{self.base}:members:{group}"
 
 
 def check_name(of: str, name: object) -> str:
-    """Return the name of a queue, channel, service, pubsub or persisted object: any text but an empty one.
+    """Return the name of a queue, channel, service, pubsub or persisted object: any text but an
+    empty one.
 
     Nothing of it is taken off: blanks and control characters belong to it, as with npm.
     """
@@ -189,11 +224,18 @@ def check_name(of: str, name: object) -> str:
 
 
 def is_topic(name: str) -> bool:
-    """Whether a topic may have this name: its keys, and those of its partition queues, can be no others then."""
+    """Whether a topic may have this name: its keys, and those of its partition queues, can be no
+    others then.
+    """
     return (
         bool(name)
         and is_utf8(name)
-        and not (":members:" in name or name.startswith(("channel:", "service:")) or name != name.strip() or _FORBIDDEN_IN_NAME.search(name))
+        and not (
+            ":members:" in name
+            or name.startswith(("channel:", "service:"))
+            or name != name.strip()
+            or _FORBIDDEN_IN_NAME.search(name)
+        )
     )
 
 
@@ -210,7 +252,9 @@ def topic_pattern(*, cluster: bool = False) -> str:
 
 
 class JobKeys(NamedTuple):
-    """Every key of one job, all ours; those of a cluster share a slot. They are on the server of the job's queue."""
+    """Every key of one job, all ours; those of a cluster share a slot. They are on the server of
+    the job's queue.
+    """
 
     id: str
     cluster: bool = False
@@ -230,12 +274,16 @@ class JobKeys(NamedTuple):
         return f"{self.base}:{name}"
 
     def spare_field(self, name: str, token: str) -> str:
-        """String with a ttl: a field that a call has forgotten whose reply may be lost; ``token`` names the call."""
+        """String with a ttl: a field that a call has forgotten whose reply may be lost; ``token``
+        names the call.
+        """
         return f"{self.base}::{token}:{name}"
 
 
 def jobs_channel(queue: str) -> str:
-    """The Redis channel of the outcomes of the jobs of a queue, in every layout; of a pattern of queues, its pattern."""
+    """The Redis channel of the outcomes of the jobs of a queue, in every layout; of a pattern of
+    queues, its pattern.
+    """
     return f"bus:jobs:{queue}"
 
 
@@ -246,15 +294,23 @@ def client_channel(client: str) -> str:
 
 def queue_name(metadata_key: str, *, cluster: bool = False) -> str | None:
     """The queue whose metadata key this is, or None when it is another kind of key."""
-    head, tail = (f"{{{QUEUE_PREFIX}", f"}}{METADATA_SUFFIX}") if cluster else (QUEUE_PREFIX, METADATA_SUFFIX)
-    if not (metadata_key.startswith(head) and metadata_key.endswith(tail)) or len(metadata_key) <= len(head) + len(tail):
+    head, tail = (
+        (f"{{{QUEUE_PREFIX}", f"}}{METADATA_SUFFIX}")
+        if cluster
+        else (QUEUE_PREFIX, METADATA_SUFFIX)
+    )
+    if not (metadata_key.startswith(head) and metadata_key.endswith(tail)) or len(
+        metadata_key
+    ) <= len(head) + len(tail):
         return None
     return metadata_key[len(head) : -len(tail)]
 
 
 def metadata_pattern(*, cluster: bool = False) -> str:
     """SCAN pattern that matches the metadata key of every queue."""
-    return f"{{{QUEUE_PREFIX}*}}{METADATA_SUFFIX}" if cluster else f"{QUEUE_PREFIX}*{METADATA_SUFFIX}"
+    return (
+        f"{{{QUEUE_PREFIX}*}}{METADATA_SUFFIX}" if cluster else f"{QUEUE_PREFIX}*{METADATA_SUFFIX}"
+    )
 
 
 def channel_queue(role: str, name: str) -> str:
@@ -272,12 +328,15 @@ ANNOUNCEMENT_CHANNEL = "bus:notifications"
 
 
 EVENT_SUBSCRIPTIONS_KEY = "bus:subscriptions"
-"""Ours. Hash: pattern, a space, queue → 1; which queues the events of which keys go to, in every layout. ``:version``: another one with each change.
-Lives for ever."""
+"""Ours. Hash: pattern, a space, queue → 1; which queues the events of which keys go to, in every
+layout. ``:version``: another one with each change. Lives for ever.
+"""
 
 
 def announced_name(key: str) -> str | None:
-    """The queue whose metadata key, of whichever layout, was announced; None for any other key."""
+    """The queue whose metadata key, of whichever layout, was announced; return None for any other
+    key.
+    """
     return queue_name(key) or queue_name(key, cluster=True)
 
 
@@ -292,18 +351,24 @@ def service_queue(service: str) -> str:
 
 
 def reply_queue(service: str, requester: str) -> str:
-    """Name of the queue on which one requester finds its replies; ``requester`` is 16 lower-case hex digits, unique to it."""
+    """Name of the queue on which one requester finds its replies; ``requester`` is 16 lower-case
+    hex digits, unique to it.
+    """
     return f"service:{service}:replyTo:{requester}"
 
 
 def is_reply_queue(service: str, queue: str) -> bool:
-    """Return whether ``queue`` can be where a requester of ``service`` finds its replies, and no queue of another service."""
+    """Return whether ``queue`` can be where a requester of ``service`` finds its replies, and no
+    queue of another service.
+    """
     head = service_queue(service)
     return queue.startswith(head) and REPLY_QUEUE_SUFFIX.fullmatch(queue, len(head)) is not None
 
 
 def sink_record(sink: str) -> str:
-    """Ours. Hash ``batch``, ``manifest``: which staged lists make up the batch that a sink is committing; ``epoch``, ``runs``: who may record one."""
+    """Ours. Hash ``batch``, ``manifest``: which staged lists make up the batch that a sink is
+    committing; ``epoch``, ``runs``: who may record one.
+    """
     return f"bus:sink:{sink}"
 
 
@@ -317,26 +382,40 @@ MIRROR_REPORTS_PATTERN = "bus:mirror:*"
 
 
 def mirror_report(name: str) -> str:
-    """Ours. String with a ttl, JSON: how a process that mirrors queues of another data centre is (mirror/report.py)."""
+    """Ours. String with a ttl, JSON: how a process that mirrors queues of another data centre is
+    (mirror/report.py).
+    """
     return f"bus:mirror:{name}"
 
 
 def federated_prefix(owner: str) -> str:
-    """What names in Redis begin with that a federation server makes for a peer: sinks and tokens of leases."""
+    """Return the prefix of names in Redis that a federation server makes for a peer: sinks and
+    tokens of leases.
+    """
     return f"federated:{owner}:"
 
 
 def sink_of(owner: str, sink: str) -> str:
-    """What the sink of a peer is called in Redis: two peers that call theirs alike have two, and neither is one beside the server."""
+    """Return the name in Redis of a peer's sink: equal names of two peers are two sinks, and
+    neither is one beside the server.
+    """
     return f"{federated_prefix(owner)}{sink}"
 
 
 def is_subscription(name: str) -> bool:
-    """Whether a key made with this name can be no other key, of this queue or of one whose name begins with this one's."""
-    return is_utf8(name) and not LOOKS_LIKE_KEY_SUFFIX.search(f":{name}") and not _FORBIDDEN_IN_NAME.search(name)
+    """Whether a key made with this name can be no other key, of this queue or of one whose name
+    begins with this one's.
+    """
+    return (
+        is_utf8(name)
+        and not LOOKS_LIKE_KEY_SUFFIX.search(f":{name}")
+        and not _FORBIDDEN_IN_NAME.search(name)
+    )
 
 
 def server_index(key: str, servers: int) -> int:
-    """Which of ``servers`` owns ``key`` when none has it: sum of UTF-16 code units modulo their number (protocol chapter 2)."""
+    """Which of ``servers`` owns ``key`` when none has it: sum of UTF-16 code units modulo their
+    number (protocol chapter 2).
+    """
     units = key.encode("utf-16-le", "surrogatepass")
     return (sum(units[0::2]) + 256 * sum(units[1::2])) % servers

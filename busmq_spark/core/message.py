@@ -1,4 +1,4 @@
-"""What a message may be, and how many of them travel together."""
+"""The rules of messages, and of their number in one call."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ MAX_ID = 2**53 - 1
 MAX_VALUE_BYTES = 512 * 1024 * 1024
 """Redis' own limit of one value (``proto-max-bulk-len``)."""
 CHUNK_MESSAGES = 1000
-"""Most messages in one script call: Lua's unpack dies near 8 000 values, and 1 000 small ones take Redis well under 1 ms."""
+"""Most messages in one script call: Lua's unpack dies near 8 000 values, and 1 000 small ones take
+Redis well under 1 ms.
+"""
 CHUNK_BYTES = 512 * 1024
-"""Most bytes in one script call, so that large messages do not hold Redis long either; a single larger message goes alone."""
+"""Most bytes in one script call, so that large messages do not hold Redis long either; a single
+larger message goes alone.
+"""
 
 
 class Message(NamedTuple):
-    """One message: ``id`` from 1 upwards without holes, ``value`` as the bytes stored in Redis (npm peers see UTF-8 text)."""
+    """A message: ``id`` from 1 upwards without holes, ``value`` as the bytes stored in Redis (npm
+    peers see UTF-8 text).
+    """
 
     id: int
     value: bytes
 
     @property
     def text(self) -> str:
-        """The value as UTF-8; what is none becomes U+FFFD, as for npm peers."""
+        """Return the value as UTF-8; an invalid byte becomes U+FFFD, as for npm peers."""
         return self.value.decode("utf-8", "replace")
 
     def json(self) -> Any:
@@ -36,22 +42,23 @@ class Message(NamedTuple):
 
 
 class PubsubMessage(NamedTuple):
-    """What was published: the bytes as they travelled (npm peers see UTF-8 text)."""
+    """A published message: the bytes as they travelled (npm peers see UTF-8 text)."""
 
     value: bytes
 
     @property
     def text(self) -> str:
-        """As of a message of a queue."""
+        """Return the value as text, like Message.text."""
         return self.value.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """As of a message of a queue."""
+        """Return the value parsed, like Message.json."""
         return decode_json(self.value)
 
 
 def encode_value(value: object) -> bytes:
-    """What npm busmq stores for the same value (protocol 1.7): text and bytes as they are, everything else as compact JSON.
+    """Encode a value as npm busmq does (protocol 1.7): text and bytes as they are, everything else
+    as compact JSON.
 
     Raises MessageRefused for what JSON cannot express, and for a value over 512 MB.
     """
@@ -70,10 +77,19 @@ def encode_value(value: object) -> bytes:
 
 def _encode_json(value: object) -> bytes:
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except Exception as error:  # noqa: BLE001  the value may be a mapping of another's
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else message_text(error)
-        raise MessageRefused(reason=f"a {class_name(value)} is no message ({why}); push str, bytes, or what JSON can express") from None
+        return json.dumps(
+            value, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        ).encode()
+    except Exception as error:  # noqa: BLE001  # the value may be a mapping of another's
+        why = (
+            "it is nested too deeply" if isinstance(error, RecursionError) else message_text(error)
+        )
+        raise MessageRefused(
+            reason=(
+                f"a {class_name(value)} is no message ({why}); push str, bytes, or what JSON can"
+                " express"
+            )
+        ) from None
 
 
 def decode_json(text: bytes | str, what: str = "a message") -> Any:
@@ -84,14 +100,21 @@ def decode_json(text: bytes | str, what: str = "a message") -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise MessageUnreadable(what=what, found=repr(text[:40]), reason="it is nested too deeply") from None
+        raise MessageUnreadable(
+            what=what, found=repr(text[:40]), reason="it is nested too deeply"
+        ) from None
     except ValueError as error:
-        raise MessageUnreadable(what=what, found=repr(text[:40]), reason=message_text(error)) from None
+        raise MessageUnreadable(
+            what=what, found=repr(text[:40]), reason=message_text(error)
+        ) from None
 
 
 def _too_large_error(size: int) -> MessageRefused:
     return MessageRefused(
-        reason=f"a message of {size} bytes is over Redis' limit of {MAX_VALUE_BYTES} (512 MB). Store the body elsewhere and push its address"
+        reason=(
+            f"a message of {size} bytes is over Redis' limit of {MAX_VALUE_BYTES} (512 MB). Store"
+            " the body elsewhere and push its address"
+        )
     )
 
 
@@ -99,7 +122,12 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise MessageRefused(reason=f"the text cannot be written as UTF-8 ({error}); half a surrogate pair is no character") from None
+        raise MessageRefused(
+            reason=(
+                f"the text cannot be written as UTF-8 ({error}); half a surrogate pair is no"
+                " character"
+            )
+        ) from None
 
 
 def chunks(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

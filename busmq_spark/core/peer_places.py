@@ -21,11 +21,16 @@ def has_place(key: str, field: str, secret: str, most: int, older_than_s: int = 
     return bool((yield script("places", (key,), args)))
 
 
-def claim_staged(keys: QueueKeys, attempts: Sequence[str], owner: str, secret: str, most: int) -> Flow[list[int]]:
-    """Whose staged lists are: 1 the peer's, 0 no list, -1 another's, -2 its secret has its share.
+def claim_staged(
+    keys: QueueKeys, attempts: Sequence[str], owner: str, secret: str, most: int
+) -> Flow[list[int]]:
+    """Return the claim on each staged list: 1 the peer's, 0 no list, -1 another's, -2 its secret
+    has its share.
 
     The peer's from now on where there is none; with ``most`` 0 none is made its own.
     """
     stages = keys.stages(federated_prefix(secret)[:-1])
-    found: list[int] = yield script("claim_staged", (stages,), (owner, most, MIN_RECORD_TTL_S, keys.stage(""), *attempts))
+    found: list[int] = yield script(
+        "claim_staged", (stages,), (owner, most, MIN_RECORD_TTL_S, keys.stage(""), *attempts)
+    )
     return found

@@ -1,9 +1,13 @@
-"""A persisted object: which of its fields are stored, which have changed, and the commands for them (protocol 4.2).
+"""A persisted object: which of its fields are stored, which have changed, and the commands for them
+(protocol 4.2).
 
-Rule 1. A field is written only when it was assigned, or when its value is another than the one last seen in Redis, which also finds a list
-        that was appended to. What comes from Redis never replaces such a change.
-Rule 2. What a save sends is noted when it is sent, so a change made meanwhile is still a change afterwards (protocol Q32).
-Rule 3. A field that is no JSON, or not of the field's type, is left as it is in Redis and listed apart; it is replaced only by an assignment.
+Rule 1. A field is written only when it was assigned, or when its value is another than the one last
+        seen in Redis, which also finds a list that was appended to. A value from Redis never
+        replaces such a change.
+Rule 2. A save notes its changes when it sends them, so a change made meanwhile is still a change
+        afterwards (protocol Q32).
+Rule 3. A field that is no JSON, or not of the field's type, is left as it is in Redis and listed
+        apart; it is replaced only by an assignment.
 """
 
 from __future__ import annotations
@@ -17,12 +21,16 @@ from busmq_spark.core.persisted_types import PersistedTypeMismatch, from_text, t
 from busmq_spark.errors import MessageRefused
 
 MOST_FIELDS = 20_000
-"""Most fields of an object that is loaded for a peer: Redis asks each for its length, which takes it 5 ms."""
+"""Most fields of an object that is loaded for a peer: Redis asks each for its length, which takes
+it 5 ms.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PersistedFieldChanges:
-    """What one save writes: ``fields`` over whatever stands there, ``missing`` only where nothing does."""
+    """The changes of one save: ``fields`` replace stored values, ``missing`` are stored only where
+    no value is.
+    """
 
     fields: dict[str, bytes] = field(default_factory=dict)
     missing: dict[str, bytes] = field(default_factory=dict)
@@ -32,10 +40,20 @@ class PersistedFieldChanges:
 
 
 class TrackedFields:
-    """The values of one object, and what is known of their stored form. ``hints`` are the names it has, with types; None: any name."""
+    """The values of one object, and what is known of their stored form. ``hints`` are the names it
+    has, with types; None allows any name.
+    """
 
-    def __init__(self, values: MutableMapping[str, Any], hints: Mapping[str, Any] | None = None, *, unsaved: bool = False) -> None:
-        """``unsaved``: the values given are to be stored by the next save, yet give way to what a load finds first."""
+    def __init__(
+        self,
+        values: MutableMapping[str, Any],
+        hints: Mapping[str, Any] | None = None,
+        *,
+        unsaved: bool = False,
+    ) -> None:
+        """``unsaved``: the values given are to be stored by the next save, yet give way to what a
+        load finds first.
+        """
         self.values, self.hints = values, hints
         self.misfits: dict[str, str] = {}
         """Stored fields that could not be taken over, as text."""
@@ -58,14 +76,19 @@ class TrackedFields:
         return {name for name in self.values if name in self._unsaved or self._is_changed(name)}
 
     def send(self) -> PersistedFieldChanges:
-        """Begin a save. Raises MessageRefused, naming the field, when a value has become one that cannot be stored."""
+        """Begin a save. Raises MessageRefused, naming the field, when a value has become one that
+        cannot be stored.
+        """
         dirty = self.dirty
-        sending = PersistedFieldChanges({n: self._encode(n) for n in sorted(dirty)}, {n: self._encode(n) for n in sorted(self._lost - dirty)})
+        sending = PersistedFieldChanges(
+            {n: self._encode(n) for n in sorted(dirty)},
+            {n: self._encode(n) for n in sorted(self._lost - dirty)},
+        )
         self._assigned -= sending.fields.keys()
         return sending
 
     def on_save_failed(self, sending: PersistedFieldChanges) -> None:
-        """The save failed, or its result is unknown: what it sent is still to be saved."""
+        """Mark the changes of a save that failed, or whose result is unknown, as unsaved."""
         self._assigned |= sending.fields.keys()
 
     def on_saved(self, sending: PersistedFieldChanges, created: int) -> None:
@@ -80,7 +103,9 @@ class TrackedFields:
             self.misfits.pop(name, None)
 
     def on_gone(self) -> bool:
-        """The object has vanished from Redis: the next save restores each of its fields that no other client has. Result: whether it had any."""
+        """The object has vanished from Redis: the next save restores each of its fields that no
+        other client has. Result: whether it had any.
+        """
         had = bool(self._stored)
         self._lost |= self._stored
         self._stored.clear()
@@ -92,7 +117,9 @@ class TrackedFields:
         return bool(self._lost)
 
     def load(self, stored: Mapping[str, bytes]) -> dict[str, str]:
-        """Take over what Redis has; changes not saved yet stay. The result are new misfits: field → what was expected."""
+        """Take over what Redis has; changes not saved yet stay. The result are new misfits: field →
+        what was expected.
+        """
         expected: dict[str, str] = {}
         misfits: dict[str, str] = {}
         for name, text in stored.items():
@@ -150,7 +177,9 @@ class TrackedFields:
 
 
 def save(key: str, sending: PersistedFieldChanges, ttl_s: int) -> Flow[int]:
-    """Write the fields and let the object live for ``ttl_s``. How many of ``fields`` were not there before."""
+    """Write the fields and let the object live for ``ttl_s``. Return the number of ``fields`` that
+    were not stored before.
+    """
     first = [command("HSET", key, *_flatten(sending.fields.items()))] if sending.fields else []
     more = [command("HSETNX", key, name, text) for name, text in sending.missing.items()]
     replies = yield [*first, *more, command("EXPIRE", key, ttl_s)]
@@ -163,13 +192,18 @@ def load(key: str) -> Flow[dict[str, bytes]]:
 
 
 def load_within(key: str, most: int) -> Flow[dict[str, bytes] | None]:
-    """The same, for who can take ``most`` bytes; None when it has more, or more than MOST_FIELDS, and then they are not loaded."""
+    """Load a hash of at most ``most`` bytes; return None when it has more, or more than MOST_FIELDS
+    fields; then they are not loaded.
+    """
     _, reply = yield script("load_within", (key,), (most, MOST_FIELDS))
     return None if reply is None else _fields(reply)
 
 
 def _fields(reply: list[bytes]) -> dict[str, bytes]:
-    return {name.decode("utf-8", "replace"): text for name, text in zip(reply[0::2], reply[1::2], strict=True)}
+    return {
+        name.decode("utf-8", "replace"): text
+        for name, text in zip(reply[0::2], reply[1::2], strict=True)
+    }
 
 
 def touch(keys: Iterable[tuple[str, int]]) -> Flow[list[bool]]:

@@ -1,6 +1,8 @@
-"""Values to JSON text and back, as one field of a persisted object is stored (protocol 4.2), checked against a type where there is one.
+"""Values to JSON text and back, as one field of a persisted object is stored (protocol 4.2),
+checked against a type where there is one.
 
-Known types: str, int, float, bool, None, Any, list, dict with text keys, tuple, Literal, Enum, dataclasses, and unions of them.
+Known types: str, int, float, bool, None, Any, list, dict with text keys, tuple, Literal, Enum,
+dataclasses, and unions of them.
 """
 
 from __future__ import annotations
@@ -24,13 +26,19 @@ class PersistedTypeMismatch(ValueError):
 
 
 def to_text(value: object, hint: Any = Any) -> bytes:
-    """Compact JSON, as npm writes it. Raises MessageRefused for a value of another type, and for what JSON cannot express."""
+    """Compact JSON, as npm writes it. Raises MessageRefused for a value of another type, and for
+    what JSON cannot express.
+    """
     try:
         plain = _convert(value, hint, reading=False)
         text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except Exception as error:  # noqa: BLE001  the value may be a mapping of another's
-        raise MessageRefused(reason=f"a {class_name(value)} does not fit ({message_text(error)})") from None
-    return text.encode("utf-8", "backslashreplace")  # half a surrogate pair becomes \udXXX, as JSON.stringify writes it
+    except Exception as error:  # noqa: BLE001  # the value may be a mapping of another's
+        raise MessageRefused(
+            reason=f"a {class_name(value)} does not fit ({message_text(error)})"
+        ) from None
+    return text.encode(
+        "utf-8", "backslashreplace"
+    )  # half a surrogate pair becomes \udXXX, as JSON.stringify writes it
 
 
 def from_text(text: bytes, hint: Any = Any) -> Any:
@@ -43,16 +51,30 @@ def from_text(text: bytes, hint: Any = Any) -> Any:
 
 
 def hints_of(shape: type[Any]) -> dict[str, Any]:
-    """Field → type of a dataclass. Raises ConfigError for a type that JSON cannot express, before anything is stored."""
+    """Field → type of a dataclass. Raises ConfigError for a type that JSON cannot express, before
+    anything is stored.
+    """
     try:
         found = _hints(shape)
-        odd = {name: part for name, hint in found.items() if (part := _unknown_part(hint, {shape})) is not None}
+        odd = {
+            name: part
+            for name, hint in found.items()
+            if (part := _unknown_part(hint, {shape})) is not None
+        }
     except NameError as error:
-        raise ConfigError(reason=f"the types of {shape.__name__} cannot be looked up ({error}); define it and its types in a module") from None
+        raise ConfigError(
+            reason=(
+                f"the types of {shape.__name__} cannot be looked up ({error}); define it and its"
+                " types in a module"
+            )
+        ) from None
     for name, part in odd.items():
         raise ConfigError(
-            reason=f"field {name!r} of {shape.__name__} has the type {part}; expected what JSON can express: str, int, float, bool, None, list, "
-            "dict with text keys, tuple, Literal, Enum, a dataclass, or unions of them"
+            reason=(
+                f"field {name!r} of {shape.__name__} has the type {part}; expected what JSON can"
+                " express: str, int, float, bool, None, list, dict with text keys, tuple, Literal,"
+                " Enum, a dataclass, or unions of them"
+            )
         )
     return found
 
@@ -66,7 +88,12 @@ def _unknown_part(hint: Any, seen: set[Any]) -> str | None:
     """The name of a part of the type that is not known, or None."""
     origin, args = get_origin(hint), get_args(hint)
     parts: list[Any] = []
-    if hint in (Any, object, None, *_PLAIN_TYPES, list, dict, tuple) or origin is Literal or _is_kind(hint, Enum) or hint in seen:
+    if (
+        hint in (Any, object, None, *_PLAIN_TYPES, list, dict, tuple)
+        or origin is Literal
+        or _is_kind(hint, Enum)
+        or hint in seen
+    ):
         return None
     if is_dataclass(hint) and isinstance(hint, type):
         seen.add(hint)
@@ -102,7 +129,10 @@ def _convert(value: Any, hint: Any, *, reading: bool) -> Any:
     kind = origin or hint
     if kind is dict and isinstance(value, dict):
         inner = args[1] if args else Any
-        return {_convert(key, str, reading=reading): _convert(each, inner, reading=reading) for key, each in value.items()}
+        return {
+            _convert(key, str, reading=reading): _convert(each, inner, reading=reading)
+            for key, each in value.items()
+        }
     if kind is list and isinstance(value, list):
         return [_convert(each, args[0] if args else Any, reading=reading) for each in value]
     if kind is tuple and isinstance(value, list if reading else tuple):
@@ -120,7 +150,9 @@ def _convert_scalar(value: Any, hint: type, *, reading: bool) -> Any:
     raise PersistedTypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
-def _convert_to_first_fitting(value: Any, args: tuple[Any, ...], hint: Any, *, reading: bool) -> Any:
+def _convert_to_first_fitting(
+    value: Any, args: tuple[Any, ...], hint: Any, *, reading: bool
+) -> Any:
     """The member of a union whose type the value has; else the first that can take it."""
     for arg in sorted(args, key=lambda arg: arg is not type(value)):
         try:
@@ -134,7 +166,9 @@ def _convert_literal(value: Any, args: tuple[Any, ...]) -> Any:
     for arg in args:
         if type(arg) is type(value) and arg == value:
             return value
-    raise PersistedTypeMismatch(f"expected one of {', '.join(map(repr, args))}, found another {type(value).__name__}")
+    raise PersistedTypeMismatch(
+        f"expected one of {', '.join(map(repr, args))}, found another {type(value).__name__}"
+    )
 
 
 def _convert_enum_member(value: Any, hint: type[Enum], *, reading: bool) -> Any:
@@ -144,7 +178,9 @@ def _convert_enum_member(value: Any, hint: type[Enum], *, reading: bool) -> Any:
         for member in hint:
             if type(member.value) is type(value) and member.value == value:
                 return member
-    raise PersistedTypeMismatch(f"expected {_type_name(hint)}, found another {type(value).__name__}")
+    raise PersistedTypeMismatch(
+        f"expected {_type_name(hint)}, found another {type(value).__name__}"
+    )
 
 
 def _convert_items(value: Any, args: tuple[Any, ...], *, reading: bool) -> Any:
@@ -157,15 +193,26 @@ def _convert_items(value: Any, args: tuple[Any, ...], *, reading: bool) -> Any:
 
 
 def _convert_record(value: Any, shape: type[Any], *, reading: bool) -> Any:
-    """A dataclass inside a field. Reading ignores names it does not have, and takes defaults for those that are missing."""
+    """A dataclass inside a field. Reading ignores names it does not have, and takes defaults for
+    those that are missing.
+    """
     hints = _hints(shape)
     if not reading and type(value) is shape:
-        return {field.name: _fit_field(field, getattr(value, field.name), hints, reading=False) for field in fields(shape)}
+        return {
+            field.name: _fit_field(field, getattr(value, field.name), hints, reading=False)
+            for field in fields(shape)
+        }
     if reading and isinstance(value, Mapping):
-        missing = [field.name for field in fields(shape) if field.init and field.name not in value and not has_default(field)]
+        missing = [
+            field.name
+            for field in fields(shape)
+            if field.init and field.name not in value and not has_default(field)
+        ]
         if not missing:
             given = {
-                field.name: _fit_field(field, value[field.name], hints, reading=True) for field in fields(shape) if field.init and field.name in value
+                field.name: _fit_field(field, value[field.name], hints, reading=True)
+                for field in fields(shape)
+                if field.init and field.name in value
             }
             return shape(**given)
         raise PersistedTypeMismatch(f"expected {_type_name(shape)}, found no {missing[0]!r} in it")
@@ -185,4 +232,8 @@ def has_default(field: Field[Any]) -> bool:
 
 
 def _type_name(hint: Any) -> str:
-    return "None" if hint is NoneType else str(getattr(hint, "__name__", hint) if get_origin(hint) is None else hint)
+    return (
+        "None"
+        if hint is NoneType
+        else str(getattr(hint, "__name__", hint) if get_origin(hint) is None else hint)
+    )

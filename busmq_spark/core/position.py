@@ -1,4 +1,6 @@
-"""Positions in a queue: the last id that a reader has read, and the range to read next. Ids are inclusive."""
+"""Positions in a queue: the last id that a reader has read, and the range to read next. Ids are
+inclusive.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from typing import Any, NamedTuple
 
 
 class Position(NamedTuple):
-    """Everything up to and including the id ``last`` was read, in the life of the queue named ``born``."""
+    """Everything up to and including the id ``last`` was read, in the life of the queue named
+    ``born``.
+    """
 
     born: str
     last: int
@@ -35,5 +39,5 @@ class Range(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many messages it holds."""
+        """Return the number of ids."""
         return self.last - self.first + 1

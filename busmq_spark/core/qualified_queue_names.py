@@ -1,6 +1,8 @@
-"""Queues of several sources under one kind of name. Planning, attaching and tasks see names only; here they are made and taken apart.
+"""Queues of several sources under one kind of name. Planning, attaching and tasks see names only;
+here they are made and taken apart.
 
-A queue of Redis itself has its own name, so that a query without links has no trace of this. One of a link has the link's name before it.
+A queue of Redis itself has its own name, so that a query without links has no trace of this. The
+name of a queue of a link begins with the link's name.
 """
 
 from __future__ import annotations
@@ -8,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _SOURCE_SEPARATOR = "\ufdd0"
-"""A code point that Unicode keeps for uses like this and out of text. Links never have it in their names, so the first one is ours."""
+"""A code point that Unicode keeps for uses like this and out of text. Links never have it in their
+names, so the first one is ours.
+"""
 
 
 def qualified_name(source: str, queue: str) -> str:

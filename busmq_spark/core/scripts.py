@@ -1,7 +1,9 @@
 """The Lua scripts beside this file: text, digest, and the one include they know.
 
-``-- @include find`` is replaced by ``lua/include/find.lua``, since Redis scripts cannot call each other. An include may have includes; each comes
-once. Redis makes every function of a script anew for each call: what few calls need is included, indented, inside the function that needs it.
+``-- @include find`` is replaced by ``lua/include/find.lua``, since Redis scripts cannot call each
+other. An include may have includes; each comes once. Redis makes every function of a script anew
+for each call: a function that few calls need is included, indented, inside the function that needs
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _INCLUDE = "-- @include "
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One Lua script; ``digest`` is what EVALSHA takes."""
+    """A Lua script; ``digest`` is what EVALSHA takes."""
 
     name: str
     text: str
@@ -24,7 +26,9 @@ class Script:
 
 
 _loaded_scripts: dict[str, Script] = {}
-"""A plain dict and not a cache decorator: where the package travels by value (Spark Connect, notebooks) its content travels along."""
+"""A plain dict and not a cache decorator: where the package travels by value (Spark Connect,
+notebooks) its content travels along.
+"""
 
 
 def load(name: str) -> Script:
@@ -35,7 +39,9 @@ def load(name: str) -> Script:
 
 
 def load_all() -> None:
-    """Read every script now, before the package is sent to a machine that does not have its files."""
+    """Read every script now, before the package is sent to a machine that does not have its
+    files.
+    """
     for file in (files("busmq_spark.core") / "lua").iterdir():
         if file.name.endswith(".lua"):
             load(file.name.removesuffix(".lua"))
@@ -47,12 +53,14 @@ def _read(name: str) -> Script:
 
 
 def _code(path: str, there: set[str]) -> Iterator[str]:
-    """The lines of a file with its includes, but for those that are ``there`` before it. Comments stay out of what travels and what Redis hashes."""
+    """The lines of a file with its includes, but for those that are ``there`` before it. Comments
+    stay out of what travels and what Redis hashes.
+    """
     for line in (files("busmq_spark.core") / "lua" / path).read_text("utf-8").splitlines():
         code = line.lstrip()
         if code.startswith(_INCLUDE):
             part = f"include/{code.removeprefix(_INCLUDE).strip()}.lua"
-            around = there if code == line else {*there}  # what a function includes ends with it
+            around = there if code == line else {*there}  # an include of a function ends with it
             if part not in around:
                 around.add(part)
                 yield from (line[: len(line) - len(code)] + each for each in _code(part, around))

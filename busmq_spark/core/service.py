@@ -1,8 +1,10 @@
-"""What a requester and a provider of a service say to each other (protocol 4.3): JSON objects, keys in the order of npm busmq 3.1.0.
+"""The messages between a requester and a provider of a service (protocol 4.3): JSON objects, keys
+in the order of npm busmq 3.1.0.
 
 Rule 1. A key whose value is absent is left out; ABSENT and None (JSON's null) are two things.
 Rule 2. ``reqId`` belongs to the requester: whatever it is, it goes back as it came.
-Rule 3. Unknown keys are ignored; a malformed frame raises ValueError, and its reader goes on with the next frame.
+Rule 3. Unknown keys are ignored; a malformed frame raises ValueError, and its reader goes on with
+        the next frame.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ ABSENT: Final = AbsentValue()
 
 @dataclass(frozen=True, slots=True)
 class ServiceRequest:
-    """A request; without ``reply_to`` the requester expects no reply. ``expires_ms``: epoch milliseconds, None for a request that never expires."""
+    """A request; without ``reply_to`` the requester expects no reply. ``expires_ms``: epoch
+    milliseconds, None for a request that never expires.
+    """
 
     data: Any
     req_id: Any = ABSENT
@@ -40,7 +44,12 @@ class ServiceRequest:
 
     def encode(self) -> bytes:
         """Raises MessageRefused when JSON cannot express the data."""
-        return _encode(data=self.data, replyTo=_none_to_absent(self.reply_to), reqId=self.req_id, expires=_none_to_absent(self.expires_ms))
+        return _encode(
+            data=self.data,
+            replyTo=_none_to_absent(self.reply_to),
+            reqId=self.req_id,
+            expires=_none_to_absent(self.expires_ms),
+        )
 
     def is_expired(self, now_ms: float) -> bool:
         """Whether the requester has stopped waiting, by the clock of the provider."""
@@ -49,7 +58,9 @@ class ServiceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServiceReply:
-    """A reply; one that is not ``partial`` is the last. ``error`` is None, a text or an object; some providers leave it out."""
+    """A reply; one that is not ``partial`` is the last. ``error`` is None, a text or an object;
+    some providers leave it out.
+    """
 
     req_id: Any
     error: Any = None
@@ -58,7 +69,12 @@ class ServiceReply:
 
     def encode(self) -> bytes:
         """Raises MessageRefused when JSON cannot express the reply."""
-        return _encode(err=self.error, reply=self.reply, reqId=self.req_id, partial=True if self.partial else ABSENT)
+        return _encode(
+            err=self.error,
+            reply=self.reply,
+            reqId=self.req_id,
+            partial=True if self.partial else ABSENT,
+        )
 
     @property
     def is_error(self) -> bool:
@@ -75,19 +91,33 @@ def decode_request(text: str) -> ServiceRequest:
     try:
         (reply_to or "").encode()
     except UnicodeEncodeError:
-        raise ValueError("its replyTo has half a surrogate pair: no queue can be called so") from None
+        raise ValueError(
+            "its replyTo has half a surrogate pair: no queue can be called so"
+        ) from None
     is_number = isinstance(expires, int | float) and not isinstance(expires, bool)
-    return ServiceRequest(fields.get("data"), fields.get("reqId", ABSENT), reply_to or None, expires if is_number else None)
+    return ServiceRequest(
+        fields.get("data"),
+        fields.get("reqId", ABSENT),
+        reply_to or None,
+        expires if is_number else None,
+    )
 
 
 def decode_reply(text: str) -> ServiceReply:
     """Raises ValueError for what is no reply."""
     fields = _decode_object(text)
-    return ServiceReply(fields.get("reqId", ABSENT), fields.get("err", ABSENT), fields.get("reply", ABSENT), fields.get("partial") is True)
+    return ServiceReply(
+        fields.get("reqId", ABSENT),
+        fields.get("err", ABSENT),
+        fields.get("reply", ABSENT),
+        fields.get("partial") is True,
+    )
 
 
 def error_object(error: BaseException, stack: str | None = None) -> dict[str, Any]:
-    """An exception as npm busmq sends it: ``message``, ``stack`` (only when given: it shows the peer our code), ``code`` if it has one."""
+    """An exception as npm busmq sends it: ``message``, ``stack`` (only when given: it shows the
+    peer our code), ``code`` if it has one.
+    """
     described: dict[str, Any] = {"message": message_text(error)}
     if stack is not None:
         described["stack"] = stack.encode("utf-8", "replace").decode()

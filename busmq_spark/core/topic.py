@@ -1,9 +1,12 @@
-"""Topics: P partition queues ``name/0`` … ``name/P-1`` under one name. A key chooses the partition; the members of a group divide the partitions.
+"""Topics: P partition queues ``name/0`` … ``name/P-1`` under one name. A key chooses the partition;
+the members of a group divide the partitions.
 
-Rule 1. A partition is an ordinary queue, and order, acks, leases and exactly-once are those of that queue.
-Rule 2. A topic may grow, and never has fewer partitions than before. When it grows, keys get other partitions.
-Rule 3. Who is a member of a group is advice. Each member computes the same ranges from it; who owns a partition is decided by the lease of the
-        ordered group of that queue (core/reader_operations.py).
+Rule 1. A partition is an ordinary queue, and order, acks, leases and exactly-once are those of that
+        queue.
+Rule 2. A topic may grow, and never has fewer partitions than before. A larger number gives keys
+        other partitions.
+Rule 3. Membership of a group is advisory. Each member computes the same ranges from it; the lease
+        of the ordered group of a partition queue decides its owner (core/reader_operations.py).
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from zlib import crc32
 
 from busmq_spark.core.command_generators import Flow, RedisCall, command, script
 from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import LOOKS_LIKE_KEY_SUFFIX, QueueKeys, TopicKeys, is_subscription, is_topic
+from busmq_spark.core.keys import (
+    LOOKS_LIKE_KEY_SUFFIX,
+    QueueKeys,
+    TopicKeys,
+    is_subscription,
+    is_topic,
+)
 from busmq_spark.core.lag import ReaderLag
 from busmq_spark.core.reader_subscriptions import check_name
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
@@ -24,9 +33,11 @@ from busmq_spark.errors.redis import RedisReadOnly, RedisUnauthorized, RedisWrit
 
 MAX_PARTITIONS = 1000
 TOPIC_RECORD_TTL_S = 90 * 24 * 3600
-"""How long the record of an unused topic is kept: longer than its queues by default."""
+"""Seconds for which the record of an unused topic is kept: longer than its queues by default."""
 MEMBER_TTL_MS = 10_000
-"""Life of a member's entry: shorter than a partition's lease, so that a killed member is gone from the list before its lease ends."""
+"""Life of a member's entry: shorter than a partition's lease, so that a killed member is gone from
+the list before its lease ends.
+"""
 MEMBERS_KEY_TTL_S = 3600
 _PARTITION = re.compile(r"(.+)/(0|[1-9][0-9]{0,3})", re.DOTALL)
 
@@ -40,7 +51,7 @@ class TopicState(NamedTuple):
 
 
 class TopicMessageId(NamedTuple):
-    """Where a message of a topic is."""
+    """The place of a message of a topic."""
 
     partition: int
     id: int
@@ -48,7 +59,9 @@ class TopicMessageId(NamedTuple):
 
 
 class PushedTopicMessageIds(Sequence[TopicMessageId]):
-    """Where many messages are, in the order in which they were given. Made when it is first looked at: most producers do not."""
+    """The places of many messages, in the order in which they were given. Made when it is first
+    looked at: most producers do not.
+    """
 
     def __init__(self, chosen: Sequence[int], ids: Mapping[int, Iterable[int]]) -> None:
         """The partition of each, and the ids in each partition in their order."""
@@ -79,27 +92,31 @@ class PushedTopicMessageIds(Sequence[TopicMessageId]):
     def _place_all(self) -> list[TopicMessageId]:
         if self._made is None:
             ids = {partition: iter(its) for partition, its in self._ids.items()}
-            self._made = [TopicMessageId(partition, next(ids[partition])) for partition in self._chosen]
+            self._made = [
+                TopicMessageId(partition, next(ids[partition])) for partition in self._chosen
+            ]
         return self._made
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """One group of a topic."""
+    """A group of a topic."""
 
     name: str
     behind: int
     """Messages that it has not acknowledged, over all partitions."""
     behind_s: int | None
-    """Seconds since the oldest of them came, or a little less; None where that is not known of a partition."""
+    """Seconds since the oldest of them came, or a little less; the age is None where it is not
+    known of a partition.
+    """
     partitions: int
-    """How many partitions know of it."""
+    """The number of partitions that know the group."""
     read: int
-    """How many of them are read now."""
+    """The number of partitions that are read now."""
 
 
 class GroupMembershipSnapshot(NamedTuple):
-    """Who is a member of a group now."""
+    """The present members of a group."""
 
     topic: TopicState
     now_ms: int
@@ -108,12 +125,16 @@ class GroupMembershipSnapshot(NamedTuple):
 
 
 def partition_of(key: bytes | str, partitions: int) -> int:
-    """The partition of a key: CRC-32 (that of zlib) of its UTF-8 bytes, modulo the number of partitions."""
+    """The partition of a key: CRC-32 (that of zlib) of its UTF-8 bytes, modulo the number of
+    partitions.
+    """
     return crc32(key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key) % partitions
 
 
 def partitions_of(keys: Sequence[bytes | str | None], partitions: int, turn: int) -> list[int]:
-    """The partition of each key; ``turn`` is that of what has none. Raises TypeError for a key that is neither text nor bytes."""
+    """The partition of each key; ``turn`` is that of what has none. Raises TypeError for a key that
+    is neither text nor bytes.
+    """
     try:  # keys of one kind: no call in Python for each
         encoded = keys if keys and isinstance(keys[0], bytes) else map(str.encode, keys)  # type: ignore[arg-type]
         return [number % partitions for number in key_hashes(encoded)]  # type: ignore[arg-type]
@@ -137,25 +158,32 @@ def partition_queues(topic: str, partitions: int) -> list[str]:
 
 
 def topic_partition(queue: str) -> tuple[str, int] | None:
-    """The topic and partition that the name of a partition queue says, None for a name that is none."""
+    """The topic and partition that the name of a partition queue says, None for a name that is
+    none.
+    """
     found = _PARTITION.fullmatch(queue)
     return (found[1], int(found[2])) if found and int(found[2]) < MAX_PARTITIONS else None
 
 
 def partition_home(partition: int, servers: int) -> int:
-    """The index of the server on which a partition queue is created, of several independent ones; one that exists elsewhere is used where it is."""
+    """The index of the server on which a partition queue is created, of several independent ones;
+    one that exists elsewhere is used where it is.
+    """
     return partition % servers
 
 
 def partition_ranges(members: Sequence[str], partitions: int) -> dict[str, range]:
-    """The partitions of each member: contiguous, in the order of the members' names, and sizes differ by one at most.
+    """The partitions of each member: contiguous, in the order of the members' names, and sizes
+    differ by one at most.
 
     With more members than partitions the last ones have none.
     """
     names = sorted(set(members))
     each, more = divmod(partitions, max(1, len(names)))
     ends = [each * n + min(n, more) for n in range(len(names) + 1)]
-    return {name: range(first, end) for name, first, end in zip(names, ends, ends[1:], strict=False)}
+    return {
+        name: range(first, end) for name, first, end in zip(names, ends, ends[1:], strict=False)
+    }
 
 
 def lags_by_group(readers: Sequence[ReaderLag]) -> list[GroupLag]:
@@ -168,14 +196,25 @@ def _group_lag(name: str, its: Sequence[ReaderLag]) -> GroupLag:
     ages = [each.behind_s for each in its]
     known = [age for age in ages if age is not None]
     return GroupLag(
-        name, sum(each.behind for each in its), max(known) if len(known) == len(ages) else None, len(its), sum(bool(each.holder) for each in its)
+        name,
+        sum(each.behind for each in its),
+        max(known) if len(known) == len(ages) else None,
+        len(its),
+        sum(bool(each.holder) for each in its),
     )
 
 
 def check_topic(name: object) -> str:
     """The name of a topic. Raises ConfigError."""
-    if not isinstance(name, str) or not is_topic(name) or LOOKS_LIKE_KEY_SUFFIX.search(partition_queue(name, 0)):
-        wanted = "a text without spaces around it or control characters, that is the beginning of no key of another queue or topic"
+    if (
+        not isinstance(name, str)
+        or not is_topic(name)
+        or LOOKS_LIKE_KEY_SUFFIX.search(partition_queue(name, 0))
+    ):
+        wanted = (
+            "a text without spaces around it or control characters, that is the beginning of no key"
+            " of another queue or topic"
+        )
         raise ConfigError(reason=f"the name of the topic is {name!r}; expected {wanted}")
     return name
 
@@ -183,38 +222,67 @@ def check_topic(name: object) -> str:
 def check_partitions(partitions: object) -> int:
     """A number of partitions. Raises ConfigError."""
     if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
-        raise ConfigError(reason=f"partitions is {partitions!r}; expected a whole number from 1 to {MAX_PARTITIONS}")
+        raise ConfigError(
+            reason=(
+                f"partitions is {partitions!r}; expected a whole number from 1 to {MAX_PARTITIONS}"
+            )
+        )
     return partitions
 
 
 def check_partition(partition: object, topic: str, partitions: int) -> int:
     """A partition of a topic that has so many. Raises ConfigError."""
     if type(partition) is not int or not 0 <= partition < partitions:
-        raise ConfigError(reason=f"partition is {partition!r}; topic {topic!r} has the partitions 0 to {partitions - 1}")
+        raise ConfigError(
+            reason=(
+                f"partition is {partition!r}; topic {topic!r} has the partitions 0 to"
+                f" {partitions - 1}"
+            )
+        )
     return partition
 
 
 def check_group(name: str) -> str:
     """The name of a group of a topic. Raises ConfigError."""
     if not is_subscription(check_name(name)):
-        raise ConfigError(reason=f"the name of the group is {name!r}; expected one that is no key of a queue, and without control characters")
+        raise ConfigError(
+            reason=(
+                f"the name of the group is {name!r}; expected one that is no key of a queue, and"
+                " without control characters"
+            )
+        )
     return name
 
 
-def open_topic(keys: TopicKeys, partitions: int | None, born: str, *, optional: bool = False) -> Flow[TopicState]:
-    """Create the topic, or adopt the one that exists, with as many partitions as it has. ``born`` is a fresh random name, kept by a new one.
+def open_topic(
+    keys: TopicKeys, partitions: int | None, born: str, *, optional: bool = False
+) -> Flow[TopicState]:
+    """Create the topic, or adopt the one that exists, with as many partitions as it has. ``born``
+    is a fresh random name, kept by a new one.
 
     ``optional``: the caller goes on without it where Redis pauses writes.
     Raises TopicMissing when there is none and ``partitions`` is None, ConfigError.
     """
     check_topic(keys.name)
-    found = _topic(keys, (yield _topic_call(keys, 0 if partitions is None else check_partitions(partitions), born, optional=optional)))
+    found = _topic(
+        keys,
+        (
+            yield _topic_call(
+                keys,
+                0 if partitions is None else check_partitions(partitions),
+                born,
+                optional=optional,
+            )
+        ),
+    )
     if found is None:
         raise TopicMissing(topic=keys.name)
     return found
 
 
-def open_or_read_topic(keys: TopicKeys, partitions: int | None, born: str) -> Flow[TopicState | None]:
+def open_or_read_topic(
+    keys: TopicKeys, partitions: int | None, born: str
+) -> Flow[TopicState | None]:
     """Return the topic as :func:`open_topic` does.
 
     A user who may only read gets the topic as it is, None when there is none; so does everyone
@@ -227,7 +295,8 @@ def open_or_read_topic(keys: TopicKeys, partitions: int | None, born: str) -> Fl
 
 
 def grow_topic(keys: TopicKeys, partitions: int) -> Flow[TopicState]:
-    """Let the topic have so many partitions; those it has stay as they are. As many as it has changes nothing. Safe to repeat.
+    """Let the topic have so many partitions; those it has stay as they are. The present number
+    changes nothing. Safe to repeat.
 
     Raises TopicShrinks when it has more, TopicMissing, ConfigError.
     """
@@ -240,7 +309,9 @@ def grow_topic(keys: TopicKeys, partitions: int) -> Flow[TopicState]:
 
 
 def keep_alive(keys: TopicKeys, known: TopicState) -> Flow[TopicState]:
-    """Let the topic live on, and make it anew when Redis has lost it. The result is what it is now: it may have grown."""
+    """Let the topic live on, and make it anew when Redis has lost it. The result is what it is now:
+    it may have grown.
+    """
     return _topic(keys, (yield _topic_call(keys, *known, grows=True))) or known
 
 
@@ -249,12 +320,21 @@ def read_topic(keys: TopicKeys) -> Flow[TopicState | None]:
     return _topic(keys, (yield command("HMGET", keys.base, "partitions", "born")))
 
 
-def join_group(keys: TopicKeys, known: TopicState, group: str, member: str, dead: Sequence[str] = ()) -> Flow[GroupMembershipSnapshot]:
-    """Be a member of a group for MEMBER_TTL_MS. ``dead`` are members known to be dead, which are forgotten. Does what :func:`keep_alive` does."""
-    topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, MEMBER_TTL_MS, dead)]
+def join_group(
+    keys: TopicKeys, known: TopicState, group: str, member: str, dead: Sequence[str] = ()
+) -> Flow[GroupMembershipSnapshot]:
+    """Be a member of a group for MEMBER_TTL_MS. ``dead`` are members known to be dead, which are
+    forgotten. Does what :func:`keep_alive` does.
+    """
+    topic, (now, *items) = yield [
+        _topic_call(keys, *known, grows=True),
+        _member_call(keys, group, member, MEMBER_TTL_MS, dead),
+    ]
     pairs = zip(items[0::2], items[1::2], strict=True)
     return GroupMembershipSnapshot(
-        _topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs}
+        _topic(keys, topic) or known,
+        int(now),
+        {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs},
     )
 
 
@@ -264,7 +344,7 @@ def leave_group(keys: TopicKeys, group: str, member: str) -> Flow[None]:
 
 
 def member_counts(keys: TopicKeys, groups: Sequence[str]) -> Flow[list[int]]:
-    """How many members each group has now."""
+    """Return the present number of members of each group."""
     if not groups:
         return []
     now = yield script("server_time", (keys.base,), ())
@@ -276,13 +356,21 @@ def is_registered(queue: QueueKeys, group: str) -> Flow[bool]:
     return bool((yield command("HEXISTS", queue.acks, group)))
 
 
-def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False, optional: bool = False) -> RedisCall:
+def _topic_call(
+    keys: TopicKeys, partitions: int, born: str, *, grows: bool = False, optional: bool = False
+) -> RedisCall:
     args = (partitions, born, int(grows), TOPIC_RECORD_TTL_S, keys.changed_channel)
     return script("topic", (keys.base,), args, optional=optional)
 
 
-def _member_call(keys: TopicKeys, group: str, member: str, stay_ms: int, dead: Sequence[str]) -> RedisCall:
-    return script("topic_member", (keys.members(group),), (member, stay_ms, MEMBERS_KEY_TTL_S, keys.changed_channel, group, *dead))
+def _member_call(
+    keys: TopicKeys, group: str, member: str, stay_ms: int, dead: Sequence[str]
+) -> RedisCall:
+    return script(
+        "topic_member",
+        (keys.members(group),),
+        (member, stay_ms, MEMBERS_KEY_TTL_S, keys.changed_channel, group, *dead),
+    )
 
 
 def _topic(keys: TopicKeys, reply: Sequence[bytes | None]) -> TopicState | None:
@@ -290,6 +378,11 @@ def _topic(keys: TopicKeys, reply: Sequence[bytes | None]) -> TopicState | None:
     if partitions is None or partitions == b"0":
         return None
     if not partitions.isdigit() or not 1 <= int(partitions) <= MAX_PARTITIONS:
-        found = f"the number of partitions of the topic is {partitions[:40].decode('utf-8', 'replace')!r}"
-        raise QueueDamaged(queue=partition_queue(keys.name, 0), found=found, expected=f"1 to {MAX_PARTITIONS}")
+        found = (
+            "the number of partitions of the topic is"
+            f" {partitions[:40].decode('utf-8', 'replace')!r}"
+        )
+        raise QueueDamaged(
+            queue=partition_queue(keys.name, 0), found=found, expected=f"1 to {MAX_PARTITIONS}"
+        )
     return TopicState(int(partitions), (born or b"").decode("utf-8", "replace"))

@@ -1,1 +1,3 @@
-"""``busmq demo``: flight data through queues and Spark, two data centres, and real time. ``spark_*.py`` are the jobs, the rest is around them."""
+"""``busmq demo``: flight data through queues and Spark, two data centres, and real time.
+``spark_*.py`` are the jobs, the rest is around them.
+"""

@@ -1,4 +1,6 @@
-"""``busmq demo``: real flights through the bus and Spark, from nothing to a plot in about half a minute."""
+"""``busmq demo``: real flights through the bus and Spark, from nothing to a plot in about half a
+minute.
+"""
 
 import tempfile
 import time
@@ -38,7 +40,7 @@ FIRST_BATCH_NOTE = "the first batch starts Spark's workers"
 
 
 class DemoKind(StrEnum):
-    """What there is to see."""
+    """The kinds of demos."""
 
     FLIGHTS = "flights"
     FEDERATION = "federation"
@@ -55,26 +57,61 @@ OPTIONS_OF_DEMO = {
 """The options of each scene, beside --json."""
 
 
-def demo(  # noqa: PLR0913  the options of a command
+def demo(  # noqa: PLR0913  # the options of a command
     context: typer.Context,
     scene: Annotated[
-        DemoKind, typer.Argument(help="flights; federation: two data centres, one goes away; mirror: one is lost; realtime: milliseconds.")
+        DemoKind,
+        typer.Argument(
+            help=(
+                "flights; federation: two data centres, one goes away; mirror: one is lost;"
+                " realtime: milliseconds."
+            )
+        ),
     ] = DemoKind.FLIGHTS,
     *,
-    rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Replay only the first N departures of 2013.  [default: all 336,776]",
+        ),
+    ] = None,
     redis: RedisOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="Save the plot in this folder, or as this .png file.")] = Path(),
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Save the plot in this folder, or as this .png file.",
+        ),
+    ] = Path(),
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the queues 'flights' and 'delays' there; an embedded Redis then runs on until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--keep",
+            help=(
+                "Leave the queues 'flights' and 'delays' there; an embedded Redis then runs on"
+                " until Ctrl-C."
+            ),
+        ),
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Remove queues of these names that exist already.")] = False,
-    seconds: Annotated[int | None, typer.Option(min=1, metavar="S", help="How long realtime measures.  [default: 20]")] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Remove queues of these names that exist already.")
+    ] = False,
+    seconds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="S", help="How long realtime measures.  [default: 20]"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """See everything at work: real flights, a live stream, a plot; or two data centres in one query; or real-time mode, timed.
+    """See everything at work: real flights, a live stream, a plot; or two data centres in one
+    query; or real-time mode, timed.
 
-    Replays the flights that left New York City in 2013 as JSON messages into a queue, lets Spark compute the delays of each airline and hour as a
-    stream, which writes its results into a second queue, and reads those back. Without --redis (or BUSMQ_REDIS_URL) it starts a Redis of its own.
+    Replays the flights that left New York City in 2013 as JSON messages into a queue, lets Spark
+    compute the delays of each airline and hour as a stream, which writes its results into a second
+    queue, and reads those back. Without --redis (or BUSMQ_REDIS_URL) it starts a Redis of its own.
 
     ```
     busmq demo
@@ -111,7 +148,7 @@ def demo(  # noqa: PLR0913  the options of a command
 
 @dataclass(frozen=True, slots=True)
 class FlightsDemoOptions:
-    """What was asked for."""
+    """The options of the demo."""
 
     rows: int | None
     redis: str | None
@@ -129,9 +166,14 @@ def _flights(out: CliOutput, asked: FlightsDemoOptions, picture: Path) -> None:
         url = asked.redis or _start_redis(out, stack)
         report.show_redis_url(url, own=not asked.redis)
         sink = f"busmq-demo-{new_token()}"
-        with _fresh_demo_queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
+        with _fresh_demo_queues(url, sink, keep=asked.keep, replace=asked.replace) as (
+            flights,
+            delays,
+        ):
             airlines = _push_flights(report, flights, asked.rows)
-            job = FlightsDemoQuerySettings(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
+            job = FlightsDemoQuerySettings(
+                url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep
+            )
             _run_query_and_report(report, job, airlines, picture)
         report.show_next_steps(url, own=not asked.redis, keep=asked.keep)
         if asked.keep and not asked.redis:
@@ -140,18 +182,32 @@ def _flights(out: CliOutput, asked: FlightsDemoOptions, picture: Path) -> None:
 
 def _refuse_options_of_other_demos(context: typer.Context, scene: DemoKind) -> None:
     others = set[str]().union(*OPTIONS_OF_DEMO.values()) - OPTIONS_OF_DEMO[scene]
-    sources = {name: context.get_parameter_source(name) for name in context.params if name in others}
-    # What is only in the environment was not said to this command.
-    given = [f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    sources = {
+        name: context.get_parameter_source(name) for name in context.params if name in others
+    }
+    # A value of the environment was not given to this command.
+    given = [
+        f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    ]
     if given:
-        raise ConfigError(reason=f"busmq demo {scene} does not take {' and '.join(given)}, which another scene does; leave it out")
+        raise ConfigError(
+            reason=(
+                f"busmq demo {scene} does not take {' and '.join(given)}, which another scene does;"
+                " leave it out"
+            )
+        )
 
 
 def _picture_path(output: Path, file: str) -> Path:
     """The file to write; refused now rather than after the work is done."""
     path = output if output.suffix.lower() == ".png" else output / file
     if not path.parent.is_dir():
-        raise ConfigError(reason=f"--output {output} is in a folder that does not exist. Create it first, or name another")
+        raise ConfigError(
+            reason=(
+                f"--output {output} is in a folder that does not exist. Create it first, or name"
+                " another"
+            )
+        )
     return path
 
 
@@ -160,7 +216,9 @@ def _check_installed(*packages: str) -> None:
 
     for package in packages:
         if find_spec(package) is None:
-            raise LocalToolMissing(tool=package, reason="the demo needs it", remedy="pip install 'busmq_spark[demo]'")
+            raise LocalToolMissing(
+                tool=package, reason="the demo needs it", remedy="pip install 'busmq_spark[demo]'"
+            )
 
 
 def _start_redis(out: CliOutput, stack: ExitStack) -> str:
@@ -169,7 +227,9 @@ def _start_redis(out: CliOutput, stack: ExitStack) -> str:
 
 
 @contextmanager
-def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[LocatedQueue, LocatedQueue]]:
+def _fresh_demo_queues(
+    url: str, sink: str, *, keep: bool, replace: bool
+) -> Iterator[tuple[LocatedQueue, LocatedQueue]]:
     """The two queues, new and empty; removed at the end unless they are to be kept."""
     with open_links(RedisOptions(url=url)) as links:
         places = locate_queue(DEMO_QUEUES[0], links), locate_queue(DEMO_QUEUES[1], links)
@@ -178,8 +238,11 @@ def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Ite
                 place.link.run(close(place.keys))
             elif place.read_state().exists:
                 raise ConfigError(
-                    reason=f"queue {place.keys.name!r} exists already on {place.server}, and the demo would mix its messages with it. "
-                    "Use another Redis, or --replace to remove it"
+                    reason=(
+                        f"queue {place.keys.name!r} exists already on {place.server}, and the demo"
+                        " would mix its messages with it. Use another Redis, or --replace to"
+                        " remove it"
+                    )
                 )
         try:
             for place in places:
@@ -189,10 +252,20 @@ def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Ite
             if not keep:
                 for place in places:
                     place.link.run(close(place.keys))
-                    # A query leaves these to their ttl, so that its next run finds them; this one has no next run.
+                    # A query leaves these to their ttl, so that its next run finds them; this one
+                    # has no next run.
                     place.link.execute(command("DEL", place.keys.lease("")))
                     place.link.execute(command("DEL", place.keys.sinks))
-                    place.link.execute([command("DEL", key) for key in (place.keys.stages(sink), sink_record(sink), sink_queues(sink))])
+                    place.link.execute(
+                        [
+                            command("DEL", key)
+                            for key in (
+                                place.keys.stages(sink),
+                                sink_record(sink),
+                                sink_queues(sink),
+                            )
+                        ]
+                    )
 
 
 def _push_flights(report: DemoPrinter, flights: LocatedQueue, rows: int | None) -> dict[str, str]:
@@ -201,25 +274,46 @@ def _push_flights(report: DemoPrinter, flights: LocatedQueue, rows: int | None) 
 
     with report.out.spinner("reading the flights"):
         data = load_flights(rows)
-    with TerminalProgressBar(report.out, f"replaying into queue {DEMO_QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
+    with TerminalProgressBar(
+        report.out,
+        f"replaying into queue {DEMO_QUEUES[0]}",
+        len(data.messages),
+        "messages",
+        waiting="",
+    ) as meter:
         for start in range(0, len(data.messages), ROWS_PER_PROGRESS_STEP):
             part = data.messages[start : start + ROWS_PER_PROGRESS_STEP]
             flights.link.run(push_many(flights.keys, part))
             meter.add(len(part))
-    report.show_stage(DemoStepResult("replay", f"{format_count(meter.items, 'flight')} pushed to queue {DEMO_QUEUES[0]}", meter.items, meter.seconds))
+    report.show_stage(
+        DemoStepResult(
+            "replay",
+            f"{format_count(meter.items, 'flight')} pushed to queue {DEMO_QUEUES[0]}",
+            meter.items,
+            meter.seconds,
+        )
+    )
     return data.airlines
 
 
-def _run_query_and_report(report: DemoPrinter, job: "FlightsDemoQuerySettings", airlines: dict[str, str], picture: Path) -> None:
+def _run_query_and_report(
+    report: DemoPrinter, job: "FlightsDemoQuerySettings", airlines: dict[str, str], picture: Path
+) -> None:
     from busmq_spark.demo.local_spark import DemoQueryProgress, LocalSpark, read_totals, run_query
     from busmq_spark.demo.plot_delays import draw_delays
 
     with ExitStack() as stack:
         with report.out.spinner("starting Spark"):
-            spark = stack.enter_context(LocalSpark(job.checkpoint.parent, picture.parent / SPARK_LOG))
+            spark = stack.enter_context(
+                LocalSpark(job.checkpoint.parent, picture.parent / SPARK_LOG)
+            )
         started = time.monotonic()
         with TerminalProgressBar(
-            report.out, f"streaming {DEMO_QUEUES[0]} → {DEMO_QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH_NOTE
+            report.out,
+            f"streaming {DEMO_QUEUES[0]} → {DEMO_QUEUES[1]}",
+            report.rows,
+            "rows",
+            waiting=FIRST_BATCH_NOTE,
         ) as meter:
 
             def on_progress(progress: DemoQueryProgress) -> None:
@@ -231,10 +325,20 @@ def _run_query_and_report(report: DemoPrinter, job: "FlightsDemoQuerySettings", 
         with report.out.spinner(f"reading queue {DEMO_QUEUES[1]} back"):
             totals, messages = read_totals(spark, job)
         report.show_stage(
-            DemoStepResult("read back", f"{format_count(messages, 'result')} read from queue {DEMO_QUEUES[1]}", messages, time.monotonic() - started)
+            DemoStepResult(
+                "read back",
+                f"{format_count(messages, 'result')} read from queue {DEMO_QUEUES[1]}",
+                messages,
+                time.monotonic() - started,
+            )
         )
         with report.out.spinner("drawing"):
-            draw_delays(delays := [FlightDelayTotals(**row) for row in totals], airlines, report.rows, picture)
+            draw_delays(
+                delays := [FlightDelayTotals(**row) for row in totals],
+                airlines,
+                report.rows,
+                picture,
+            )
         report.show_results(delays, airlines, picture)
 
 

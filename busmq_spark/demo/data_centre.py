@@ -1,4 +1,6 @@
-"""A data centre for the demo: a Redis, ``busmq serve`` in front of it in a process of its own, and a thread that pushes all the time."""
+"""A data centre for the demo: a Redis, ``busmq serve`` in front of it in a process of its own, and
+a thread that pushes all the time.
+"""
 
 import os
 import secrets
@@ -24,7 +26,9 @@ STOP_TIMEOUT_S = 10.0
 
 
 class DemoDataCentre:
-    """Open while the block runs. Its Redis stays; ``stop_server`` and ``start_server`` take its federation server away and bring it back."""
+    """Open while the block runs. Its Redis stays; ``stop_server`` and ``start_server`` take its
+    federation server away and bring it back.
+    """
 
     def __init__(self, name: str, queue: str, folder: Path) -> None:
         self.name, self.url = name, ""
@@ -35,37 +39,69 @@ class DemoDataCentre:
         self._listen = "127.0.0.1:0"
         self._process: subprocess.Popen[str] | None = None
         self._ended = threading.Event()
-        self._producer = threading.Thread(target=self._push_until_stopped, name=f"busmq-demo-{name}", daemon=True)
+        self._producer = threading.Thread(
+            target=self._push_until_stopped, name=f"busmq-demo-{name}", daemon=True
+        )
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._redis = stack.enter_context(EmbeddedRedis())
             self._keyring.touch(0o600)
-            self._keyring.write_text(f'[demo]\nsecret = "{self.secret}"\nread = ["{self._queue}"]\nwrite = ["{self._queue}"]\n')
+            self._keyring.write_text(
+                f'[demo]\nsecret = "{self.secret}"\nread = ["{self._queue}"]\nwrite ='
+                f' ["{self._queue}"]\n'
+            )
             stack.callback(self.stop_server)
             self.start_server()
             stack.callback(self._ended.set)
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stack.close()
 
     def start_server(self) -> None:
         """Serve; returns when it does."""
-        command = [sys.executable, "-m", "busmq_spark", "serve", "--listen", self._listen, "--secrets", str(self._keyring), "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "busmq_spark",
+            "serve",
+            "--listen",
+            self._listen,
+            "--secrets",
+            str(self._keyring),
+            "--json",
+        ]
         environ = {**os.environ, "BUSMQ_REDIS_URL": self._redis.url}
         with self._log.open("ab") as log:
             # A session of its own: a Ctrl-C reaches the demo only, which ends it in its turn.
             self._process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             said = self._log.read_text("utf-8", "replace").strip().splitlines()
-            raise LinkLost(url=self._listen, reason=f"the federation server did not start ({said[-1] if said else 'it said nothing'})")
+            raise LinkLost(
+                url=self._listen,
+                reason=(
+                    "the federation server did not start"
+                    f" ({said[-1] if said else 'it said nothing'})"
+                ),
+            )
         self.url = line.partition('"url": "')[2].partition('"')[0]
         self._listen = self.url.partition("//")[2].partition("/")[0]
 
@@ -98,6 +134,9 @@ class DemoDataCentre:
             place = locate_queue(self._queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
             while not self._ended.wait(PUSH_INTERVAL_S):
-                messages = [b'{"n": %d}' % n for n in range(self.pushed + 1, self.pushed + MESSAGES_PER_PUSH + 1)]
+                messages = [
+                    b'{"n": %d}' % n
+                    for n in range(self.pushed + 1, self.pushed + MESSAGES_PER_PUSH + 1)
+                ]
                 place.link.run(push_many(place.keys, messages))
                 self.pushed += MESSAGES_PER_PUSH

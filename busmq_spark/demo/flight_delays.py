@@ -11,7 +11,9 @@ from busmq_spark.core.grouping import group_by
 
 @dataclass(frozen=True, slots=True)
 class FlightDelayTotals:
-    """Flights of a carrier ('' all) scheduled in an hour of the day (-1 all); minutes are sums, early ones count negative."""
+    """Flights of a carrier ('' all) scheduled in an hour of the day (-1 all); minutes are sums,
+    early ones count negative.
+    """
 
     carrier: str
     hour: int
@@ -23,21 +25,25 @@ class FlightDelayTotals:
 
     @property
     def mean_departure_delay(self) -> float | None:
-        """Mean delay of departure in minutes; None when all were cancelled."""
+        """Mean delay of departure in minutes; return None when all were cancelled."""
         return (self.dep_minutes or 0) / self.departed if self.departed else None
 
     @property
     def mean_arrival_delay(self) -> float | None:
-        """Mean delay of arrival in minutes; None when none arrived."""
+        """Mean delay of arrival in minutes; return None when none arrived."""
         return (self.arr_minutes or 0) / self.arrived if self.arrived else None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {
             "flights": self.flights,
             "departed": self.departed,
-            "dep_delay": None if self.mean_departure_delay is None else round(self.mean_departure_delay, 3),
-            "arr_delay": None if self.mean_arrival_delay is None else round(self.mean_arrival_delay, 3),
+            "dep_delay": (
+                None if self.mean_departure_delay is None else round(self.mean_departure_delay, 3)
+            ),
+            "arr_delay": (
+                None if self.mean_arrival_delay is None else round(self.mean_arrival_delay, 3)
+            ),
         }
 
 
@@ -51,7 +57,9 @@ def worst_hours(delays: Iterable[FlightDelayTotals], most: int) -> list[FlightDe
     return _worst_first(_sums_of(delays, lambda delay: ("", delay.hour)))[:most]
 
 
-def _sums_of(delays: Iterable[FlightDelayTotals], key: Callable[[FlightDelayTotals], tuple[str, int]]) -> list[FlightDelayTotals]:
+def _sums_of(
+    delays: Iterable[FlightDelayTotals], key: Callable[[FlightDelayTotals], tuple[str, int]]
+) -> list[FlightDelayTotals]:
     return [
         FlightDelayTotals(
             carrier,
@@ -69,5 +77,13 @@ def _sums_of(delays: Iterable[FlightDelayTotals], key: Callable[[FlightDelayTota
 def _worst_first(delays: Sequence[FlightDelayTotals]) -> list[FlightDelayTotals]:
     return sorted(
         delays,
-        key=lambda delay: (-(delay.mean_departure_delay if delay.mean_departure_delay is not None else float("-inf")), delay.carrier, delay.hour),
+        key=lambda delay: (
+            -(
+                delay.mean_departure_delay
+                if delay.mean_departure_delay is not None
+                else float("-inf")
+            ),
+            delay.carrier,
+            delay.hour,
+        ),
     )

@@ -1,10 +1,11 @@
-"""Two clients outside Spark, two processes: one pushes orders that carry the time, the other takes what arrives and says how long that took.
+"""Two clients outside Spark, two processes: one pushes orders that carry the time, the other takes
+what arrives and says how long that took.
 
 python -m busmq_spark.demo.latency_clients push URL QUEUE RATE SECONDS SIZE
 python -m busmq_spark.demo.latency_clients take URL QUEUE COUNT EVERY_S
 
-For ``busmq demo realtime`` and the benchmarks. Processes, since two threads of one Python take turns of 5 ms; and little work for each, since they
-share the machine with what they measure.
+For ``busmq demo realtime`` and the benchmarks. Processes, since two threads of one Python take
+turns of 5 ms; and little work for each, since they share the machine with what they measure.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 
 PUSH_TICK_S = 0.001
-"""Faster than one message in this time, those of a tick go in one round trip, each a push of its own."""
+"""Faster than one message in this time, those of a tick go in one round trip, each a push of its
+own.
+"""
 TAKE_TIMEOUT_S = 1
-"""How long Redis holds an answer back when nothing is there."""
+"""Seconds for which Redis holds an answer back when no message is there."""
 MAX_EMPTY_TAKES = 60
 """After so many waits without a message the taker ends."""
 MESSAGES_PER_TAKE = 999
@@ -38,8 +41,12 @@ _ORDER = re.compile(rb'"n": ?(\d+), ?"at": ?(\d+)')
 
 
 def make_order(n: int, at_ns: int, size: int) -> bytes:
-    """Message ``n`` of about ``size`` bytes, pushed at ``at_ns`` of the clock that all processes of a machine share."""
-    return (b'{"n":%d,"at":%d,"total":%d.50,"of":"' % (n, at_ns, n % 900 + 10)).ljust(size - 2, b".") + b'"}'
+    """Message ``n`` of about ``size`` bytes, pushed at ``at_ns`` of the clock that all processes of
+    a machine share.
+    """
+    return (b'{"n":%d,"at":%d,"total":%d.50,"of":"' % (n, at_ns, n % 900 + 10)).ljust(
+        size - 2, b"."
+    ) + b'"}'
 
 
 def read_order(value: bytes) -> tuple[int, int]:
@@ -51,7 +58,7 @@ def read_order(value: bytes) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class DemoLatencyTally:
-    """What has arrived of the orders 1, 2, 3 …"""
+    """The tally of arrived orders 1, 2, 3 …"""
 
     rows: int = 0
     twice: int = 0
@@ -77,14 +84,24 @@ class DemoLatencyTally:
     def take_record(self) -> dict[str, Any]:
         """Everything up to now; the times only since the last call."""
         took, self.took_us = self.took_us, []
-        return {"arrived": self.rows, "twice": self.twice, "misplaced": self.misplaced, "took_us": took}
+        return {
+            "arrived": self.rows,
+            "twice": self.twice,
+            "misplaced": self.misplaced,
+            "took_us": took,
+        }
 
 
 def percentiles(took_us: Sequence[int]) -> dict[str, float]:
     """Milliseconds within which such a share arrived; nothing of nothing."""
     ranked = sorted(took_us)
     return (
-        {name: round(ranked[min(len(ranked) - 1, int(len(ranked) * share))] / 1000, 2) for name, share in PERCENTILE_POINTS.items()} if ranked else {}
+        {
+            name: round(ranked[min(len(ranked) - 1, int(len(ranked) * share))] / 1000, 2)
+            for name, share in PERCENTILE_POINTS.items()
+        }
+        if ranked
+        else {}
     )
 
 
@@ -99,21 +116,36 @@ def push_orders(url: str, queue: str, rate: float, seconds: float, size: int) ->
         if bunch == 1:
             link.run(q.push(keys, make_order(first, time.monotonic_ns(), size)))
         else:
-            values = [make_order(n, time.monotonic_ns(), size) for n in range(first, min(first + bunch, count + 1))]
-            link.execute([script("push", keys.appending, (keys.available, value), idempotent=False) for value in values])
+            values = [
+                make_order(n, time.monotonic_ns(), size)
+                for n in range(first, min(first + bunch, count + 1))
+            ]
+            link.execute(
+                [
+                    script("push", keys.appending, (keys.available, value), idempotent=False)
+                    for value in values
+                ]
+            )
     print_record({"pushed": count, "seconds": round(time.monotonic() - began, 3)})
 
 
 def take_orders(url: str, queue: str, count: int, every_s: float) -> None:
-    """One line every so many seconds (0: only at the end), until ``count`` messages have arrived."""
+    """Print a line every so many seconds (0: only at the end), until ``count`` messages have
+    arrived.
+    """
     link, keys, arrived, vain = SyncLink(parse(url)[0]), QueueKeys(queue), DemoLatencyTally(), 0
     said = time.monotonic()
     while arrived.rows < count and vain < MAX_EMPTY_TAKES:
-        # The list itself wakes us, so that nothing but Redis is between its arrival and its being seen.
-        if (head := link.execute(command("BLPOP", keys.messages, TAKE_TIMEOUT_S, idempotent=False))) is None:
+        # The list itself wakes us, so that nothing but Redis is between its arrival and its being
+        # seen.
+        if (
+            head := link.execute(command("BLPOP", keys.messages, TAKE_TIMEOUT_S, idempotent=False))
+        ) is None:
             vain += 1
         else:
-            rest = link.execute(command("LPOP", keys.messages, 2 * MESSAGES_PER_TAKE + 1, idempotent=False))
+            rest = link.execute(
+                command("LPOP", keys.messages, 2 * MESSAGES_PER_TAKE + 1, idempotent=False)
+            )
             now, vain = time.monotonic_ns(), 0
             assert head[1].isdigit(), head
             for value in rest[::2]:
@@ -126,14 +158,14 @@ def take_orders(url: str, queue: str, count: int, every_s: float) -> None:
 
 
 def print_record(record: dict[str, Any]) -> None:
-    """One line of JSON for the parent process."""
+    """Print one line of JSON for the parent process."""
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is pushed into ``source`` and awaited in ``target``."""
+    """The messages that are pushed into ``source`` and awaited in ``target``."""
 
     source: str
     target: str
@@ -148,8 +180,12 @@ class Workload:
 
 
 @contextmanager
-def workload_clients(url: str, load: Workload, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
-    """Both clients at work; what the taker says, line by line. They end with the block, whatever happens."""
+def workload_clients(
+    url: str, load: Workload, every_s: float = 0
+) -> Iterator[Iterator[dict[str, Any]]]:
+    """Start both clients, and yield the lines of the taker. They end with the block, whatever
+    happens.
+    """
     with ExitStack() as stack:
         taker = _start_process(stack, "take", url, load.target, load.count, every_s)
         _start_process(stack, "push", url, load.source, load.rate, load.seconds, load.size)
@@ -158,8 +194,17 @@ def workload_clients(url: str, load: Workload, every_s: float = 0) -> Iterator[I
 
 def _start_process(stack: ExitStack, *words: object) -> IO[str]:
     command = [sys.executable, "-m", "busmq_spark.demo.latency_clients", *map(str, words)]
-    # A session of its own: a Ctrl-C in the terminal reaches the parent only, which ends it in its turn.
-    client = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True))
+    # A session of its own: a Ctrl-C in the terminal reaches the parent only, which ends it in its
+    # turn.
+    client = stack.enter_context(
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    )
     stack.callback(client.kill)
     assert client.stdout is not None
     return client.stdout

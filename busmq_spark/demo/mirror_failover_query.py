@@ -1,4 +1,6 @@
-"""The Spark half of ``busmq demo mirror``: a query that moves from a queue to its mirror with its checkpoint, and what it has seen."""
+"""The Spark half of ``busmq demo mirror``: a query that moves from a queue to its mirror with its
+checkpoint, and what it has seen.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,24 @@ class MirrorFailoverDemoQuery:
         self._query: Any = None
 
     def __enter__(self) -> Self:
-        rows = self._spark.session.readStream.format("busmq").options(**{"redis.url": self._redis, "subscribe": self._queue}).load()
-        orders = rows.select("id", F.get_json_object(F.col("value").cast("string"), "$.n").cast("long").alias("n"))
+        rows = (
+            self._spark.session.readStream.format("busmq")
+            .options(**{"redis.url": self._redis, "subscribe": self._queue})
+            .load()
+        )
+        orders = rows.select(
+            "id", F.get_json_object(F.col("value").cast("string"), "$.n").cast("long").alias("n")
+        )
         writer = orders.writeStream.format("json").option("path", str(self._folder / "orders"))
         self._query = writer.option("checkpointLocation", str(self._folder / "checkpoint")).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is None:  # else Spark as a whole is ended
             self._query.stop()
 
@@ -54,10 +67,16 @@ class MirrorFailoverDemoQuery:
 
 
 def read_result(spark: LocalSpark, folder: Path) -> MirrorFailoverRowCounts:
-    """What the query has noted in all."""
+    """Return all that the query has noted."""
     rows = spark.session.read.schema("id long, n long").json(str(folder / "orders"))
     try:
-        [found] = rows.select(F.count("*"), F.countDistinct("id"), F.min("id"), F.max("id"), F.count_if(F.col("id") != F.col("n"))).collect()
+        [found] = rows.select(
+            F.count("*"),
+            F.countDistinct("id"),
+            F.min("id"),
+            F.max("id"),
+            F.count_if(F.col("id") != F.col("n")),
+        ).collect()
     except PySparkException as error:
         raise spark.failure_error("the result could not be read back", error) from None
     return MirrorFailoverRowCounts(*found)

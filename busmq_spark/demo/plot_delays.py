@@ -10,16 +10,24 @@ from busmq_spark.cli.terminal_text import format_number
 from busmq_spark.demo.flight_delays import FlightDelayTotals, by_carrier
 
 MIN_DEPARTURES_PER_HOUR = 30
-"""An hour with fewer departures is not drawn when the whole year is: three flights have no typical delay."""
+"""An hour with fewer departures is not drawn when the whole year is: three flights have no typical
+delay.
+"""
 FLIGHTS_OF_YEAR = 336_776
 NAMED_AIRLINES = 7
-"""Airlines with a colour and a name; the others are drawn grey, so that the lines can be distinguished."""
+"""Airlines with a colour and a name; the others are drawn grey, so that the lines can be
+distinguished.
+"""
 COLOURS = ("#d1495b", "#edae49", "#00798c", "#6a4c93", "#52796f", "#3d5a80", "#b5651d")
 
 
-def draw_delays(delays: Sequence[FlightDelayTotals], airlines: dict[str, str], flights: int, path: Path) -> None:
+def draw_delays(
+    delays: Sequence[FlightDelayTotals], airlines: dict[str, str], flights: int, path: Path
+) -> None:
     """Write the PNG."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs its font cache on the first run
+    logging.getLogger("matplotlib").setLevel(
+        logging.ERROR
+    )  # it logs its font cache on the first run
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -29,12 +37,23 @@ def draw_delays(delays: Sequence[FlightDelayTotals], airlines: dict[str, str], f
     biggest = sorted(by_carrier(delays), key=lambda delay: -delay.flights)
     ends = []
     for rank, airline in reversed(list(enumerate(biggest))):
-        hours, means = _mean_delays_by_hour(delays, airline.carrier, MIN_DEPARTURES_PER_HOUR * flights / FLIGHTS_OF_YEAR)
+        hours, means = _mean_delays_by_hour(
+            delays, airline.carrier, MIN_DEPARTURES_PER_HOUR * flights / FLIGHTS_OF_YEAR
+        )
         if not hours:
             continue
         if rank < NAMED_AIRLINES:
-            axes.plot(hours, means, color=COLOURS[rank], linewidth=2.2, marker="o", markersize=4, zorder=3)
-            ends.append((means[-1], hours[-1], airlines.get(airline.carrier, airline.carrier).removesuffix(" Inc."), COLOURS[rank]))
+            axes.plot(
+                hours, means, color=COLOURS[rank], linewidth=2.2, marker="o", markersize=4, zorder=3
+            )
+            ends.append(
+                (
+                    means[-1],
+                    hours[-1],
+                    airlines.get(airline.carrier, airline.carrier).removesuffix(" Inc."),
+                    COLOURS[rank],
+                )
+            )
         else:
             axes.plot(hours, means, color="#c8ccd0", linewidth=1.1, zorder=1)
     _draw_names(axes, ends)
@@ -42,19 +61,26 @@ def draw_delays(delays: Sequence[FlightDelayTotals], airlines: dict[str, str], f
     figure.savefig(path)
 
 
-def _mean_delays_by_hour(delays: Sequence[FlightDelayTotals], carrier: str, fewest: float) -> tuple[list[int], list[float]]:
+def _mean_delays_by_hour(
+    delays: Sequence[FlightDelayTotals], carrier: str, fewest: float
+) -> tuple[list[int], list[float]]:
     points = [
-        (d.hour, d.mean_departure_delay) for d in delays if d.carrier == carrier and d.departed >= fewest and d.mean_departure_delay is not None
+        (d.hour, d.mean_departure_delay)
+        for d in delays
+        if d.carrier == carrier and d.departed >= fewest and d.mean_departure_delay is not None
     ]
     points.sort()
     return [hour for hour, _ in points], [mean for _, mean in points]
 
 
 def _draw_names(axes: object, ends: list[tuple[float, int, str, str]]) -> None:
-    """Names in a column at the right, in the order of the line ends, moved apart where they would cover each other."""
+    """Names in a column at the right, in the order of the line ends, moved apart where they would
+    cover each other.
+    """
     if not ends:
         return
-    low, high = axes.get_ylim()  # type: ignore[attr-defined]  # matplotlib Axes, imported only when drawing
+    # Matplotlib Axes, imported only when drawing
+    low, high = axes.get_ylim()  # type: ignore[attr-defined]
     gap, last = (high - low) * 0.05, float("-inf")
     right = max(hour for _, hour, _, _ in ends) + 0.9
     for mean, hour, name, colour in sorted(ends):
@@ -74,8 +100,15 @@ def _style_axes(figure: object, axes: object, flights: int) -> None:
     a.tick_params(length=0, colors="#555555")  # type: ignore[attr-defined]
     for side in ("top", "right", "left", "bottom"):
         a.spines[side].set_visible(False)  # type: ignore[attr-defined]
-    title = "Fly early: delays pile up through the day" if flights == FLIGHTS_OF_YEAR else "Delays of departure through the day"
+    title = (
+        "Fly early: delays pile up through the day"
+        if flights == FLIGHTS_OF_YEAR
+        else "Delays of departure through the day"
+    )
     f.text(0.065, 0.94, title, fontsize=16, fontweight="bold", color="#222222")  # type: ignore[attr-defined]
-    source = f"{format_number(flights)} flights from New York City in 2013, streamed through busmq and Spark; grey: smaller airlines"
+    source = (
+        f"{format_number(flights)} flights from New York City in 2013, streamed through busmq and"
+        " Spark; grey: smaller airlines"
+    )
     f.text(0.065, 0.90, source, fontsize=10.5, color="#666666")  # type: ignore[attr-defined]
     f.subplots_adjust(left=0.065, right=0.985, top=0.86, bottom=0.1)  # type: ignore[attr-defined]

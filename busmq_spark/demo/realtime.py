@@ -1,4 +1,6 @@
-"""``busmq demo realtime``: orders from queue to queue in real-time mode, timed from outside while they flow, beside the same query without it."""
+"""``busmq demo realtime``: orders from queue to queue in real-time mode, timed from outside while
+they flow, beside the same query without it.
+"""
 
 import math
 import tempfile
@@ -37,7 +39,7 @@ HISTOGRAM_BARS, HISTOGRAM_MIN_MS, HISTOGRAM_DECADES, BINS_PER_DECADE = " ▁▂�
 
 @dataclass(frozen=True, slots=True)
 class DeliveryMeasurement:
-    """What the clients saw of one way."""
+    """The measurements of the clients for one way."""
 
     name: str
     pushed: int
@@ -68,16 +70,25 @@ def realtime(out: CliOutput, seconds: int, picture: Path) -> None:
         show.start(redis.url)
         found = [_measure_latency(show, redis.url, "without Spark", min(BASELINE_S, seconds))]
         with out.spinner("starting Spark"):
-            spark = stack.enter_context(LocalSpark(folder, picture.parent / SPARK_LOG, settings=settings))
-        for name, ordinary, during in (("real-time mode", False, seconds), ("ordinary trigger", True, seconds / 2)):
-            with RealtimeDemoQuery(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(ordinary=ordinary) as stream:
+            spark = stack.enter_context(
+                LocalSpark(folder, picture.parent / SPARK_LOG, settings=settings)
+            )
+        for name, ordinary, during in (
+            ("real-time mode", False, seconds),
+            ("ordinary trigger", True, seconds / 2),
+        ):
+            with RealtimeDemoQuery(
+                spark, redis.url, name.split("-")[0].split()[0], folder / name
+            ).start(ordinary=ordinary) as stream:
                 found.append(_measure_latency(show, redis.url, name, during, stream))
     with out.spinner("drawing"):
         draw_latency([(timed.name, timed.took_us) for timed in found], picture)
     show.show_proof(found, picture, time.monotonic() - began)
 
 
-def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stream: "RealtimeDemoQuery | None" = None) -> DeliveryMeasurement:
+def _measure_latency(
+    show: "_Printer", url: str, name: str, seconds: float, stream: "RealtimeDemoQuery | None" = None
+) -> DeliveryMeasurement:
     """Traffic to warm up with a stream, then traffic that counts."""
     source, target = (stream.source, stream.target) if stream else ("floor", "floor")
     for queue in {source, target}:
@@ -89,22 +100,31 @@ def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stre
     took: list[int] = []
     record: dict[str, Any] = {}
     load = Workload(source, target, ORDERS_PER_S, seconds)
-    with workload_clients(url, load, DISPLAY_INTERVAL_S) as said, show.live_percentiles(name) as live:
+    with (
+        workload_clients(url, load, DISPLAY_INTERVAL_S) as said,
+        show.live_percentiles(name) as live,
+    ):
         for record in said:
             took += record["took_us"]
             live.update(took, record["took_us"])
             if stream:
                 stream.raise_if_failed()
-    timed = DeliveryMeasurement(name, load.count, record["arrived"], record["twice"], record["misplaced"], took)
+    timed = DeliveryMeasurement(
+        name, load.count, record["arrived"], record["twice"], record["misplaced"], took
+    )
     show.show_way(timed)
     return timed
 
 
 def _warm_up(show: "_Printer", url: str, name: str, stream: "RealtimeDemoQuery") -> None:
-    """Traffic until the first batch has ended: the first start of the next one takes Java far longer than all that follow."""
+    """Traffic until the first batch has ended: the first start of the next one takes Java far
+    longer than all that follow.
+    """
     with show.out.spinner(f"{name}: warming up"):
         while not stream.is_warm():
-            with workload_clients(url, Workload(stream.source, stream.target, ORDERS_PER_S, WARM_UP_S)) as said:
+            with workload_clients(
+                url, Workload(stream.source, stream.target, ORDERS_PER_S, WARM_UP_S)
+            ) as said:
                 for _ in said:
                     pass
 
@@ -114,7 +134,9 @@ class _PercentilesDisplay:
 
     def __init__(self, out: CliOutput, name: str) -> None:
         self._name = name
-        self._live = Live(console=out.errors, transient=True, auto_refresh=False) if out.is_watched else None
+        self._live = (
+            Live(console=out.errors, transient=True, auto_refresh=False) if out.is_watched else None
+        )
 
     def __enter__(self) -> "_PercentilesDisplay":
         if self._live:
@@ -132,25 +154,38 @@ class _PercentilesDisplay:
         rows: list[list[str | Text]] = []
         for what, some in (("now", latest_us), ("all", took_us)):
             if at := percentiles(some):
-                rows.append([what, format_number(len(some)).rjust(8), *(_ms(at[point], wide=9) for point in SHOWN_PERCENTILES)])
+                rows.append(
+                    [
+                        what,
+                        format_number(len(some)).rjust(8),
+                        *(_ms(at[point], wide=9) for point in SHOWN_PERCENTILES),
+                    ]
+                )
         head = [("", "left"), *((title, "right") for title in ("messages", *SHOWN_PERCENTILES))]
         self._live.update(Group(table(head, rows, self._name), *_histogram(took_us)), refresh=True)
 
 
 def _histogram(took_us: Sequence[int]) -> list[Text]:
-    """Two lines: how many took how long, from 0.1 ms to 1 s, and a scale. Heights are logarithms, or the tail would not show."""
+    """Two lines: how many took how long, from 0.1 ms to 1 s, and a scale. Heights are logarithms,
+    or the tail would not show.
+    """
     bins = [0] * (HISTOGRAM_DECADES * BINS_PER_DECADE)
     for took in took_us:
-        place = int(math.log10(max(took / 1000, HISTOGRAM_MIN_MS) / HISTOGRAM_MIN_MS) * BINS_PER_DECADE)
+        place = int(
+            math.log10(max(took / 1000, HISTOGRAM_MIN_MS) / HISTOGRAM_MIN_MS) * BINS_PER_DECADE
+        )
         bins[min(place, len(bins) - 1)] += 1
     top = math.log1p(max(bins))
-    bars = "".join(HISTOGRAM_BARS[math.ceil(math.log1p(many) / top * (len(HISTOGRAM_BARS) - 1))] for many in bins)
+    bars = "".join(
+        HISTOGRAM_BARS[math.ceil(math.log1p(many) / top * (len(HISTOGRAM_BARS) - 1))]
+        for many in bins
+    )
     scale = "".join(mark.ljust(BINS_PER_DECADE) for mark in ("0.1 ms", "1 ms", "10 ms", "100 ms"))
     return [Text(bars, "cyan"), Text(scale + "1 s", "dim")]
 
 
 class _Printer:
-    """What is said, to people or as JSON lines."""
+    """The output of the demo, for people or as JSON lines."""
 
     def __init__(self, out: CliOutput) -> None:
         self.out = out
@@ -160,41 +195,80 @@ class _Printer:
         return _PercentilesDisplay(self.out, name)
 
     def start(self, redis: str) -> None:
-        """What is about to happen."""
+        """Print the title."""
         if not self.out.as_json:
-            title = f"{format_number(ORDERS_PER_S)} orders a second from queue to queue through Spark, timed by clients outside it"
-            self.out.print_lines(Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}"))
+            title = (
+                f"{format_number(ORDERS_PER_S)} orders a second from queue to queue through Spark,"
+                " timed by clients outside it"
+            )
+            self.out.print_lines(
+                Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}")
+            )
             self.out.flush()
 
     def show_way(self, timed: DeliveryMeasurement) -> None:
-        """One way is done."""
+        """Print the result of one way."""
         at = percentiles(timed.took_us)
         if self.out.as_json:
-            shown = {"missing": timed.missing, "twice": timed.twice, "out_of_order": timed.misplaced}
-            self.out.print_json(stage=timed.name, pushed=timed.pushed, arrived=timed.arrived, **shown, ms=at)
+            shown = {
+                "missing": timed.missing,
+                "twice": timed.twice,
+                "out_of_order": timed.misplaced,
+            }
+            self.out.print_json(
+                stage=timed.name, pushed=timed.pushed, arrived=timed.arrived, **shown, ms=at
+            )
         else:
             text = f"{format_count(timed.arrived, 'order')}, half of them within "
-            self.out.print_lines(Text.assemble((f"{timed.name}: ", "cyan"), text, _ms(at["p50"]) if at else "-"))
+            self.out.print_lines(
+                Text.assemble((f"{timed.name}: ", "cyan"), text, _ms(at["p50"]) if at else "-")
+            )
         self.out.flush()
 
-    def show_proof(self, found: Sequence[DeliveryMeasurement], picture: Path, seconds: float) -> None:
-        """All side by side. Raises StateError when an order is missing or out of order; at least once is what real-time mode promises."""
+    def show_proof(
+        self, found: Sequence[DeliveryMeasurement], picture: Path, seconds: float
+    ) -> None:
+        """All side by side. Raises StateError when an order is missing or out of order; at least
+        once is what real-time mode promises.
+        """
         if self.out.as_json:
             self.out.print_json(plot=str(picture), seconds=round(seconds, 1))
         else:
             titles = (*SHOWN_PERCENTILES, "pushed", "arrived", "missing", "twice", "out of order")
             self.out.print_lines("")
-            self.out.print_table(table([("", "left"), *((title, "right") for title in titles)], map(_latency_row, found), "From push to arrival"))
-            self.out.print_lines(Text.assemble(("plot      ", "cyan"), str(picture)), Text.assemble(("total     ", "cyan"), f"{seconds:.0f} s"))
+            self.out.print_table(
+                table(
+                    [("", "left"), *((title, "right") for title in titles)],
+                    map(_latency_row, found),
+                    "From push to arrival",
+                )
+            )
+            self.out.print_lines(
+                Text.assemble(("plot      ", "cyan"), str(picture)),
+                Text.assemble(("total     ", "cyan"), f"{seconds:.0f} s"),
+            )
         if any(timed.missing or timed.misplaced for timed in found):
-            raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
+            raise StateError(
+                event="end",
+                what="the demo",
+                state="short of its proof: the table shows what is wrong",
+                remedy="Please report this",
+            )
 
 
 def _latency_row(timed: DeliveryMeasurement) -> list[str | Text]:
     at = percentiles(timed.took_us)
     counts = [format_number(timed.pushed), format_number(timed.arrived)]
-    wrong = [Text(format_number(many), "red" if many else "green") for many in (timed.missing, timed.twice, timed.misplaced)]
-    return [Text(timed.name, "cyan"), *(_ms(at[point]) if at else "-" for point in SHOWN_PERCENTILES), *counts, *wrong]
+    wrong = [
+        Text(format_number(many), "red" if many else "green")
+        for many in (timed.missing, timed.twice, timed.misplaced)
+    ]
+    return [
+        Text(timed.name, "cyan"),
+        *(_ms(at[point]) if at else "-" for point in SHOWN_PERCENTILES),
+        *counts,
+        *wrong,
+    ]
 
 
 def _ms(value: float, wide: int = 0) -> Text:

@@ -1,4 +1,6 @@
-"""The Spark half of ``busmq demo realtime``: one query, in real-time mode or with Spark's ordinary trigger."""
+"""The Spark half of ``busmq demo realtime``: one query, in real-time mode or with Spark's ordinary
+trigger.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,15 @@ class RealtimeDemoQuery:
 
     def start(self, *, ordinary: bool = False) -> Self:
         """For a ``with`` block. ``ordinary``: the same query with Spark's ordinary trigger."""
-        orders = self._spark.session.readStream.format("busmq-realtime").options(**self._where, subscribe=self.source).load()
+        orders = (
+            self._spark.session.readStream.format("busmq-realtime")
+            .options(**self._where, subscribe=self.source)
+            .load()
+        )
         order = F.from_json(F.col("value").cast("string"), ORDER_SCHEMA)
-        taxed = F.to_json(F.struct("order.n", "order.at", F.expr("round(order.total * 1.19, 2) gross"))).alias("value")
+        taxed = F.to_json(
+            F.struct("order.n", "order.at", F.expr("round(order.total * 1.19, 2) gross"))
+        ).alias("value")
         rows = orders.select(order.alias("order")).select(taxed)
         sink = rows.writeStream.format("busmq-realtime").options(**self._where, queue=self.target)
         writer = sink.option("checkpointLocation", str(self._checkpoint))
@@ -45,7 +53,12 @@ class RealtimeDemoQuery:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is None:  # else Spark as a whole is ended
             self._query.stop()
 

@@ -1,4 +1,6 @@
-"""A Redis Cluster of our own, formed without redis-cli (which a server found on PATH may not bring)."""
+"""A Redis Cluster of our own, formed without redis-cli (which a server found on PATH may not
+bring).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from busmq_spark.arguments import check_whole
-from busmq_spark.embedded.server_set import EmbeddedServerSet, is_master, is_replica_in_sync, wait_until
+from busmq_spark.embedded.server_set import (
+    EmbeddedServerSet,
+    is_master,
+    is_replica_in_sync,
+    wait_until,
+)
 from busmq_spark.errors import LinkLost
 
 if TYPE_CHECKING:
@@ -21,7 +28,8 @@ COMMAND_TIMEOUT_S = 10.0
 
 
 class EmbeddedCluster(EmbeddedServerSet):
-    """``masters`` × (1 + ``replicas``) nodes; the slots are spread evenly over the first ``masters`` of ``nodes``.
+    """``masters`` × (1 + ``replicas``) nodes; the slots are spread evenly over the first
+    ``masters`` of ``nodes``.
 
     A fail-over takes about ``node_timeout_ms`` plus two seconds.
     """
@@ -40,7 +48,11 @@ class EmbeddedCluster(EmbeddedServerSet):
         check_whole("masters", masters, 1)
         check_whole("replicas", replicas)
         check_whole("node_timeout_ms", node_timeout_ms, 1)
-        self._master_count, self._replica_count, self._node_timeout_ms = masters, replicas, node_timeout_ms
+        self._master_count, self._replica_count, self._node_timeout_ms = (
+            masters,
+            replicas,
+            node_timeout_ms,
+        )
         self.nodes: list[EmbeddedRedis] = []
 
     @property
@@ -60,9 +72,11 @@ class EmbeddedCluster(EmbeddedServerSet):
         return [node for node in self.nodes if node not in masters and node.running]
 
     def owner(self, key: str) -> EmbeddedRedis:
-        """The node that owns the key's slot, as the cluster sees it; it may be down until the others have noticed.
+        """The node that owns the key's slot, as the cluster sees it; it may be down until the
+        others have noticed.
 
-        A node that has heard that a master became a replica, and not yet who has its slots, knows no owner: this waits until it does.
+        A node that has heard that a master became a replica, and not yet who has its slots, knows
+        no owner: this waits until it does.
         """
         found: list[EmbeddedRedis] = []
 
@@ -70,25 +84,42 @@ class EmbeddedCluster(EmbeddedServerSet):
             asked = self._any_running_node()
             slot = asked.command("CLUSTER", "KEYSLOT", key)
             assert isinstance(slot, int)
-            ports = [port for (first, last), port in self._owners(asked, COMMAND_TIMEOUT_S).items() if first <= slot <= last]
+            ports = [
+                port
+                for (first, last), port in self._owners(asked, COMMAND_TIMEOUT_S).items()
+                if first <= slot <= last
+            ]
             found.extend(node for node in self.nodes if node.port in ports)
             return bool(found)
 
-        wait_until(is_known, CLUSTER_FORMED_TIMEOUT_S, f"an owner of the slot of key {key!r}", self._any_running_node().url)
+        wait_until(
+            is_known,
+            CLUSTER_FORMED_TIMEOUT_S,
+            f"an owner of the slot of key {key!r}",
+            self._any_running_node().url,
+        )
         return found[0]
 
     def kill_master(self, key: str = "") -> EmbeddedRedis:
-        """SIGKILL the owner of this key; the result is that node. ``wait_healthy()`` then waits for its successor."""
+        """SIGKILL the owner of this key; the result is that node. ``wait_healthy()`` then waits for
+        its successor.
+        """
         node = self.owner(key)
         node.kill()
         return node
 
     def wait_healthy(self, timeout_s: float = CLUSTER_FORMED_TIMEOUT_S) -> None:
-        """Until all running nodes agree that every slot has a running master, and the running replicas are in sync with theirs.
+        """Until all running nodes agree that every slot has a running master, and the running
+        replicas are in sync with theirs.
 
         False from the moment a master dies, so it may be called right after ``kill_master()``.
         """
-        wait_until(self._is_healthy, timeout_s, "a healthy cluster", ",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes))
+        wait_until(
+            self._is_healthy,
+            timeout_s,
+            "a healthy cluster",
+            ",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes),
+        )
 
     def _start_servers(self) -> None:
         self.nodes = []
@@ -98,10 +129,17 @@ class EmbeddedCluster(EmbeddedServerSet):
         for index, master in enumerate(masters):
             first, last = SLOTS * index // len(masters), SLOTS * (index + 1) // len(masters)
             master.command("CLUSTER", "ADDSLOTS", *range(first, last))
-            master.command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)  # else equal epochs are sorted out one by one, slowly
+            master.command(
+                "CLUSTER", "SET-CONFIG-EPOCH", index + 1
+            )  # else equal epochs are sorted out one by one, slowly
         for node in self.nodes[1:]:
             self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port)
-        wait_until(self._all_met, CLUSTER_FORMED_TIMEOUT_S, "a cluster whose nodes have all met", self.nodes[0].url)
+        wait_until(
+            self._all_met,
+            CLUSTER_FORMED_TIMEOUT_S,
+            "a cluster whose nodes have all met",
+            self.nodes[0].url,
+        )
         ids = [str(master.command("CLUSTER", "MYID")) for master in masters]
         for index, replica in enumerate(replicas):
             replica.command("CLUSTER", "REPLICATE", ids[index % len(ids)])
@@ -111,16 +149,22 @@ class EmbeddedCluster(EmbeddedServerSet):
         return {
             "cluster-enabled": "yes",
             "cluster-node-timeout": str(self._node_timeout_ms),
-            "cluster-replica-validity-factor": "0",  # with so short a timeout a busy machine would rule every replica out
+            # With so short a timeout a busy machine would rule every replica out
+            "cluster-replica-validity-factor": "0",
             "repl-diskless-sync-delay": "0",
         }
 
     def _any_running_node(self) -> EmbeddedRedis:
-        """A running node; after a fail-over the first of them is as good as any once ``wait_healthy()`` has returned."""
+        """A running node; after a fail-over the first of them is as good as any once
+        ``wait_healthy()`` has returned.
+        """
         for node in self.nodes:
             if node.running:
                 return node
-        raise LinkLost(url=",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes), reason="no node runs")
+        raise LinkLost(
+            url=",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes),
+            reason="no node runs",
+        )
 
     def _all_met(self) -> bool:
         for node in self.nodes:
@@ -129,8 +173,12 @@ class EmbeddedCluster(EmbeddedServerSet):
                 return False
         return True
 
-    def _owners(self, node: EmbeddedRedis, timeout_s: float = 1.0, *, replicas: int = 0) -> dict[tuple[int, int], int]:
-        """first..last slot -> port of the master, as this node sees it; only ranges with that many replicas."""
+    def _owners(
+        self, node: EmbeddedRedis, timeout_s: float = 1.0, *, replicas: int = 0
+    ) -> dict[tuple[int, int], int]:
+        """first..last slot -> port of the master, as this node sees it; only ranges with that many
+        replicas.
+        """
         ranges = node.command("CLUSTER", "SLOTS", timeout_s=timeout_s)
         found: dict[tuple[int, int], int] = {}
         for each in ranges if isinstance(ranges, list) else []:
@@ -146,16 +194,25 @@ class EmbeddedCluster(EmbeddedServerSet):
 
     def _is_healthy(self) -> bool:
         up = {node.port: node for node in self.nodes if node.running}
-        whole = len(up) == len(self.nodes)  # a cluster that lost nodes is healthy with fewer replicas
+        whole = len(up) == len(
+            self.nodes
+        )  # a cluster that lost nodes is healthy with fewer replicas
         views = []
         for node in up.values():
             if "cluster_state:ok" not in str(node.command("CLUSTER", "INFO", timeout_s=1.0)):
                 return False
             views.append(self._owners(node, replicas=self._replica_count if whole else 0))
         owners = views[0] if views else {}
-        if any(view != owners for view in views) or sum(last - first + 1 for first, last in owners) != SLOTS:
+        if (
+            any(view != owners for view in views)
+            or sum(last - first + 1 for first, last in owners) != SLOTS
+        ):
             return False
         masters = set(owners.values())
         if not masters <= up.keys() or not all(is_master(up[port]) for port in masters):
             return False
-        return all(any(is_replica_in_sync(node, port) for port in masters) for node in up.values() if node.port not in masters)
+        return all(
+            any(is_replica_in_sync(node, port) for port in masters)
+            for node in up.values()
+            if node.port not in masters
+        )

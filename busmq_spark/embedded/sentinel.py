@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.arguments import check_text, check_whole
 from busmq_spark.embedded.server import EmbeddedRedis, quote_for_conf
-from busmq_spark.embedded.server_set import EmbeddedServerSet, is_master, is_replica_in_sync, wait_until
+from busmq_spark.embedded.server_set import (
+    EmbeddedServerSet,
+    is_master,
+    is_replica_in_sync,
+    wait_until,
+)
 from busmq_spark.errors import LinkLost
 
 if TYPE_CHECKING:
@@ -19,12 +24,14 @@ HEALTHY_TIMEOUT_S = 60.0
 
 
 class EmbeddedSentinel(EmbeddedServerSet):
-    """``urls`` are those of the sentinels, without a password: ``password`` guards the data servers.
+    """``urls`` are those of the sentinels, without a password: ``password`` guards the data
+    servers.
 
-    Who is master changes while the servers run: ``master`` and ``replicas`` ask the sentinels each time.
+    The master changes while the servers run: ``master`` and ``replicas`` ask the sentinels each
+    time.
     """
 
-    def __init__(  # noqa: PLR0913  keywords, each with a default that serves
+    def __init__(  # noqa: PLR0913  # keywords, each with a default that serves
         self,
         replicas: int = 1,
         sentinels: int = 3,
@@ -39,7 +46,11 @@ class EmbeddedSentinel(EmbeddedServerSet):
         super().__init__(password=password, aof=aof, settings=settings)
         self.name = check_text("name", name)
         check_whole("replicas", replicas)
-        for number, value in (("sentinels", sentinels), ("down_after_ms", down_after_ms), ("failover_timeout_ms", failover_timeout_ms)):
+        for number, value in (
+            ("sentinels", sentinels),
+            ("down_after_ms", down_after_ms),
+            ("failover_timeout_ms", failover_timeout_ms),
+        ):
             check_whole(number, value, 1)
         self._replica_count, self._sentinel_count = replicas, sentinels
         self._down_after_ms, self._failover_timeout_ms = down_after_ms, failover_timeout_ms
@@ -52,10 +63,14 @@ class EmbeddedSentinel(EmbeddedServerSet):
 
     @property
     def master(self) -> EmbeddedRedis:
-        """The one the first sentinel that answers names; it may be down already, until the sentinels have noticed."""
+        """The one the first sentinel that answers names; it may be down already, until the
+        sentinels have noticed.
+        """
         for sentinel in self.sentinels:
             if sentinel.running:
-                port = int(_pairs_to_dict(sentinel.command("SENTINEL", "MASTER", self.name))["port"])
+                port = int(
+                    _pairs_to_dict(sentinel.command("SENTINEL", "MASTER", self.name))["port"]
+                )
                 return next(server for server in self.servers if server.port == port)
         raise LinkLost(url=",".join(self.urls), reason="no sentinel runs")
 
@@ -66,25 +81,38 @@ class EmbeddedSentinel(EmbeddedServerSet):
         return [server for server in self.servers if server is not master]
 
     def kill_master(self) -> EmbeddedRedis:
-        """SIGKILL; the result is the server that was master. ``wait_healthy()`` then waits for its successor."""
+        """SIGKILL; the result is the server that was master. ``wait_healthy()`` then waits for its
+        successor.
+        """
         master = self.master
         master.kill()
         return master
 
     def wait_healthy(self, timeout_s: float = HEALTHY_TIMEOUT_S) -> None:
-        """Until all running sentinels name the same running master and the running replicas are in sync with it.
+        """Until all running sentinels name the same running master and the running replicas are in
+        sync with it.
 
         False from the moment a master dies, so it may be called right after ``kill_master()``.
         """
-        wait_until(self._is_healthy, timeout_s, f"healthy sentinel servers {self.name}", ",".join(self.urls))
+        wait_until(
+            self._is_healthy,
+            timeout_s,
+            f"healthy sentinel servers {self.name}",
+            ",".join(self.urls),
+        )
 
     def _start_servers(self) -> None:
         self.servers, self.sentinels = [], []
         master = self._start_data_server(more={"repl-diskless-sync-delay": "0"})
         self.servers.append(master)
         for _ in range(self._replica_count):
-            self.servers.append(self._start_data_server(replica_of=("127.0.0.1", master.port), more={"repl-diskless-sync-delay": "0"}))
-        # A sentinel asks a new master for its replicas at once, and then only every ten seconds: they must be there before it.
+            self.servers.append(
+                self._start_data_server(
+                    replica_of=("127.0.0.1", master.port), more={"repl-diskless-sync-delay": "0"}
+                )
+            )
+        # A sentinel asks a new master for its replicas at once, and then only every ten seconds:
+        # they must be there before it.
         wait_until(
             lambda: all(is_replica_in_sync(each, master.port) for each in self.servers[1:]),
             HEALTHY_TIMEOUT_S,
@@ -92,11 +120,19 @@ class EmbeddedSentinel(EmbeddedServerSet):
             f"redis://127.0.0.1:{master.port}",
         )
         for _ in range(self._sentinel_count):
-            self.sentinels.append(self._start_and_own(EmbeddedRedis(sentinel=True, settings=self._monitor_settings(master.port))))
+            self.sentinels.append(
+                self._start_and_own(
+                    EmbeddedRedis(sentinel=True, settings=self._monitor_settings(master.port))
+                )
+            )
         self.wait_healthy()
 
     def _monitor_settings(self, port: int) -> dict[str, str]:
-        login = {} if self._password is None else {f"sentinel auth-pass {self.name}": quote_for_conf(self._password)}
+        login = (
+            {}
+            if self._password is None
+            else {f"sentinel auth-pass {self.name}": quote_for_conf(self._password)}
+        )
         return {
             f"sentinel monitor {self.name}": f"127.0.0.1 {port} {self._sentinel_count // 2 + 1}",
             f"sentinel down-after-milliseconds {self.name}": str(self._down_after_ms),
@@ -117,7 +153,9 @@ class EmbeddedSentinel(EmbeddedServerSet):
         masters = [server for server in up if {server.port} == named]
         if not masters or not is_master(masters[0]):
             return False
-        return all(is_replica_in_sync(server, masters[0].port) for server in up if server is not masters[0])
+        return all(
+            is_replica_in_sync(server, masters[0].port) for server in up if server is not masters[0]
+        )
 
 
 def _pairs_to_dict(reply: Reply) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One redis-server on 127.0.0.1: start, stop, kill, restart, pause."""
+"""A redis-server on 127.0.0.1: start, stop, kill, restart, pause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from types import MappingProxyType, TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
 
-from busmq_spark.arguments import check_flag, check_one_of, check_path, check_text, check_whole, show
+from busmq_spark.arguments import (
+    check_flag,
+    check_one_of,
+    check_path,
+    check_text,
+    check_whole,
+    show,
+)
 from busmq_spark.embedded.binary import find_redis_server
 from busmq_spark.embedded.resp_client import RedisReplyError, Reply, send_command
 from busmq_spark.embedded.watchdog_handle import RedisWatchdogHandle
@@ -23,10 +30,13 @@ START_TIMEOUT_S = 30.0
 LOAD_TIMEOUT_S = 300.0
 REBIND_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 5.0
-# Below the range that Linux and macOS hand out to outgoing connections, so that the port is still free at a restart.
+# Below the range that Linux and macOS hand out to outgoing connections, so that the port is still
+# free at a restart.
 FIRST_PORT, LAST_PORT = 22_000, 32_000
 CLUSTER_BUS_PORT_OFFSET = 10_000
-"""How far a cluster node's second port is above its first. The second is picked from the range: then the first is below outgoing ones, too."""
+"""The distance of a cluster node's second port from its first. The second is picked from the range:
+then the first is below outgoing ones, too.
+"""
 # Logged by a server, and by a sentinel, once its own socket listens and its data are loaded.
 READY_LOG_LINES = ("Ready to accept connections", "Sentinel ID is")
 PORT_TAKEN_LOG_LINE = "Address already in use"
@@ -44,18 +54,28 @@ RESERVED_SETTINGS = {
     "supervised",
     "syslog-enabled",
 }
-RESERVED_SETTINGS |= {"appendfsync", "appendonly", "masterauth", "maxmemory", "replicaof", "requirepass", "slaveof", "unixsocket"}
+RESERVED_SETTINGS |= {
+    "appendfsync",
+    "appendonly",
+    "masterauth",
+    "maxmemory",
+    "replicaof",
+    "requirepass",
+    "slaveof",
+    "unixsocket",
+}
 
 
 class EmbeddedRedis:
     """A Redis of our own. Nothing happens before ``start()`` or ``with``; see the package's rules.
 
-    ``folder``: None makes a temporary one that ``stop()`` removes; a given one is kept with its data (which need ``aof=True`` to survive)
-    and can serve one server at a time. ``port``: 0 picks a free one, which this object then keeps for life. ``settings``: further lines
-    of redis.conf, the value as it is written there. ``sentinel``: run as a sentinel, for EmbeddedSentinel.
+    ``folder``: None makes a temporary one that ``stop()`` removes; a given one is kept with its
+    data (which need ``aof=True`` to survive) and can serve one server at a time. ``port``: 0 picks
+    a free one, which this object then keeps for life. ``settings``: further lines of redis.conf,
+    the value as it is written there. ``sentinel``: run as a sentinel, for EmbeddedSentinel.
     """
 
-    def __init__(  # noqa: PLR0913  keywords, each the name of what Redis calls it
+    def __init__(  # noqa: PLR0913  # keywords, each the name of what Redis calls it
         self,
         folder: Path | str | None = None,
         *,
@@ -76,16 +96,25 @@ class EmbeddedRedis:
         check_one_of("fsync", fsync, ("always", "everysec"))
         if password is not None:
             check_text("password", password, secret=True)
-        if maxmemory is not None and not re.fullmatch("[0-9]{1,18}([kmg]?b)?|[0-9]{1,15}[kmg]", check_text("maxmemory", maxmemory).lower()):
-            raise ConfigError(reason=f"maxmemory is {maxmemory!r}; expected bytes, or a number with kb, mb or gb")
+        if maxmemory is not None and not re.fullmatch(
+            "[0-9]{1,18}([kmg]?b)?|[0-9]{1,15}[kmg]", check_text("maxmemory", maxmemory).lower()
+        ):
+            raise ConfigError(
+                reason=f"maxmemory is {maxmemory!r}; expected bytes, or a number with kb, mb or gb"
+            )
         _check_replica_of(replica_of)
         self._port, self._pid = port, 0
         self._aof, self._fsync, self._password, self._maxmemory = aof, fsync, password, maxmemory
-        self._replica_of, self._settings, self._unix, self._sentinel = replica_of, _as_mapping(settings), unix_socket, sentinel
+        self._replica_of, self._settings, self._unix, self._sentinel = (
+            replica_of,
+            _as_mapping(settings),
+            unix_socket,
+            sentinel,
+        )
         self._guard: RedisWatchdogHandle | None = None
         _check_settings(self._settings)
 
-    # What it is
+    # Its kind
 
     @property
     def port(self) -> int:
@@ -128,19 +157,21 @@ class EmbeddedRedis:
         """Whether the process exists: a paused or loading server runs."""
         return self._guard is not None and self._guard.ask("alive") == "yes"
 
-    # What it does
+    # Its work
 
     def start(self) -> Self:
         """Returns when it listens, has loaded its data and answers PING.
 
-        ConfigError when another process has the port, LocalToolMissing without redis-server, LinkLost with the end of its log for
-        every other reason; then nothing is left running.
+        ConfigError when another process has the port, LocalToolMissing without redis-server,
+        LinkLost with the end of its log for every other reason; then nothing is left running.
         """
         if self._guard is not None:
             raise ConfigError(reason="this server is already started; restart() starts it again")
         given = None if self._given is None else self._given.resolve()
         port = self._port
-        self._guard = RedisWatchdogHandle(find_redis_server(), given, ("redis.conf", *(["--sentinel"] if self._sentinel else [])))
+        self._guard = RedisWatchdogHandle(
+            find_redis_server(), given, ("redis.conf", *(["--sentinel"] if self._sentinel else []))
+        )
         try:
             self._run_on_free_port()
         except BaseException:
@@ -150,9 +181,11 @@ class EmbeddedRedis:
         return self
 
     def stop(self) -> None:
-        """End the server and remove a temporary folder. No error when it is down, and nothing in a forked child.
+        """End the server and remove a temporary folder. No error when it is down, and nothing in a
+        forked child.
 
-        In a kept folder the server may first save what it is set to save. In a temporary one there is nothing to save for: it is killed.
+        In a kept folder the server may first save what it is set to save. In a temporary one there
+        is nothing to save for: it is killed.
         """
         guard = self._guard
         if guard is None or not guard.is_mine:
@@ -165,11 +198,15 @@ class EmbeddedRedis:
             guard.close()
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone. The folder and the port stay for ``restart()``."""
+        """SIGKILL; returns when the process is gone. The folder and the port stay for
+        ``restart()``.
+        """
         self._need_watchdog().ask("kill")
 
     def restart(self) -> None:
-        """End it (if it runs) and start it again: same port, same folder, and the configuration as it rewrote it itself."""
+        """End it (if it runs) and start it again: same port, same folder, and the configuration as
+        it rewrote it itself.
+        """
         self._need_watchdog().ask(f"end {STOP_TIMEOUT_S}")
         deadline = time.monotonic() + REBIND_TIMEOUT_S
         while not self._run_and_wait_ready():
@@ -184,16 +221,23 @@ class EmbeddedRedis:
         self._signal(signal.SIGCONT)
 
     def command(self, *words: str | int | bytes, timeout_s: float = 10.0) -> Reply:
-        """One command on a connection of its own; works in a forked child too. ConnectionError or RuntimeError, see ``resp.send_command``."""
+        """Run one command on a connection of its own; works in a forked child too. ConnectionError
+        or RuntimeError, see ``resp.send_command``.
+        """
         return send_command(self.port, *words, password=self._password, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
-    # How
+    # Details
 
     def _need_watchdog(self) -> RedisWatchdogHandle:
         if self._guard is None:
@@ -202,13 +246,20 @@ class EmbeddedRedis:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._need_watchdog().ask(f"signal {number.value}") == "no":
-            raise LinkLost(url=f"redis://127.0.0.1:{self._port}", reason="this embedded server is down; restart() starts it again")
+            raise LinkLost(
+                url=f"redis://127.0.0.1:{self._port}",
+                reason="this embedded server is down; restart() starts it again",
+            )
 
     def _run_on_free_port(self) -> None:
-        """Between finding a free port and binding it another process may take it; then try another port."""
+        """Between finding a free port and binding it another process may take it; then try another
+        port.
+        """
         fixed = self._port
         for _ in range(1 if fixed else 50):
-            port = fixed or _random_port() - (CLUSTER_BUS_PORT_OFFSET if self._is_cluster_node else 0)
+            port = fixed or _random_port() - (
+                CLUSTER_BUS_PORT_OFFSET if self._is_cluster_node else 0
+            )
             if not all(_is_free(each) for each in self._needed_ports(port)):
                 continue
             self._port = port
@@ -225,24 +276,34 @@ class EmbeddedRedis:
         return [port, port + CLUSTER_BUS_PORT_OFFSET] if self._is_cluster_node else [port]
 
     def _run_and_wait_ready(self) -> bool:
-        """False when the port was taken; an error when the server did not come up for another reason."""
+        """False when the port was taken; an error when the server did not come up for another
+        reason.
+        """
         guard = self._need_watchdog()
         log = guard.folder / "redis.log"
         before = log.stat().st_size if log.exists() else 0
         self._pid = int(guard.ask("run"))
         started, wait_s = time.monotonic(), START_TIMEOUT_S
         while True:
-            alive = guard.ask("alive")  # asked before the log is read: what a server says last is then in it
+            alive = guard.ask(
+                "alive"
+            )  # checked before the log is read: the last words of a server are then in it
             said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
-            # No client connects to the port before this line: until then another program might hold it.
-            if any(mark in said for mark in READY_LOG_LINES) and alive == "yes" and self._ping(1.0)[:7] not in ("", "LOADING"):
+            # No client connects to the port before this line: until then another program might hold
+            # it.
+            if (
+                any(mark in said for mark in READY_LOG_LINES)
+                and alive == "yes"
+                and self._ping(1.0)[:7] not in ("", "LOADING")
+            ):
                 return True
             if alive != "yes":
                 if PORT_TAKEN_LOG_LINE in said:
                     return False
                 raise self._start_error(f"it ended with status {alive.removeprefix('no ')}", said)
             if time.monotonic() - started > wait_s:
-                # After so long it has its socket (a taken port ends it at once), so it is ours to ask.
+                # After so long it has its socket (a taken port ends it at once), so it is ours to
+                # ask.
                 if wait_s == LOAD_TIMEOUT_S or not self._ping(10.0).startswith("LOADING"):
                     guard.ask("kill")
                     raise self._start_error(f"it was not ready after {wait_s:.0f} s", said)
@@ -250,7 +311,8 @@ class EmbeddedRedis:
             time.sleep(0.005)
 
     def _ping(self, timeout_s: float) -> str:
-        """The reply to PING, or the text of an error: a replica that syncs, and a server whose ACL does not know us, are up. Empty when none comes.
+        """The reply to PING, or the text of an error: a replica that syncs, and a server whose ACL
+        does not know us, are up. Empty when none comes.
 
         A server that loads its file replies between a thousand commands of it only.
         """
@@ -263,23 +325,48 @@ class EmbeddedRedis:
 
     def _start_error(self, reason: str, said: str) -> LinkLost:
         tail = "\n".join(said.splitlines()[-15:])
-        return LinkLost(url=f"redis://127.0.0.1:{self._port}", reason=f"redis-server did not start: {reason}. Its log ends with\n{tail}\n")
+        return LinkLost(
+            url=f"redis://127.0.0.1:{self._port}",
+            reason=f"redis-server did not start: {reason}. Its log ends with\n{tail}\n",
+        )
 
     def _write_configuration(self) -> None:
-        """A file rather than arguments: the password must not show in ``ps``, and sentinels rewrite their configuration."""
-        lines = {"bind": "127.0.0.1", "protected-mode": "yes", "port": str(self._port), "daemonize": "no", "dir": quote_for_conf(str(self.folder))}
+        """A file rather than arguments: the password must not show in ``ps``, and sentinels rewrite
+        their configuration.
+        """
+        lines = {
+            "bind": "127.0.0.1",
+            "protected-mode": "yes",
+            "port": str(self._port),
+            "daemonize": "no",
+            "dir": quote_for_conf(str(self.folder)),
+        }
         lines |= {"loglevel": "notice", "logfile": '""'}
         if not self._sentinel:
-            lines |= {"save": '""', "maxmemory-policy": "noeviction", "appendonly": "yes" if self._aof else "no", "appendfsync": self._fsync}
+            lines |= {
+                "save": '""',
+                "maxmemory-policy": "noeviction",
+                "appendonly": "yes" if self._aof else "no",
+                "appendfsync": self._fsync,
+            }
             lines |= {} if self._maxmemory is None else {"maxmemory": self._maxmemory}
-            lines |= {} if self._replica_of is None else {"replicaof": f"{self._replica_of[0]} {self._replica_of[1]}"}
+            lines |= (
+                {}
+                if self._replica_of is None
+                else {"replicaof": f"{self._replica_of[0]} {self._replica_of[1]}"}
+            )
         if self._password is not None:
             lines["requirepass"] = quote_for_conf(self._password)
             if not self._sentinel:
                 lines["masterauth"] = lines["requirepass"]
         if self._unix:
             if len(str(self.socket_path)) > 100:  # sun_path: 104 bytes on macOS, 108 on Linux
-                raise ConfigError(reason=f"a unix socket cannot have a path as long as {self.socket_path}. Give a shorter folder")
+                raise ConfigError(
+                    reason=(
+                        f"a unix socket cannot have a path as long as {self.socket_path}. Give a"
+                        " shorter folder"
+                    )
+                )
             lines |= {"unixsocket": quote_for_conf(str(self.socket_path)), "unixsocketperm": "700"}
         lines |= self._settings
         path = self.folder / "redis.conf"
@@ -289,14 +376,18 @@ class EmbeddedRedis:
 
 
 def _random_port() -> int:
-    """From the system's randomness: ``random`` may be seeded alike in many processes, or by the user for a reason."""
+    """From the system's randomness: ``random`` may be seeded alike in many processes, or by the
+    user for a reason.
+    """
     return FIRST_PORT + secrets.randbelow(LAST_PORT - FIRST_PORT)
 
 
 def _is_free(port: int) -> bool:
     """Whether the port can be bound. Makes no connection."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Redis does: a port in TIME_WAIT is free
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as Redis does: a port in TIME_WAIT is free
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
@@ -305,8 +396,11 @@ def _is_free(port: int) -> bool:
 
 
 def quote_for_conf(text: str) -> str:
-    """As redis.conf reads it: any byte can be written inside double quotes."""
-    plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogateescape"))
+    """Quote text for redis.conf: any byte can be written inside double quotes."""
+    plain = (
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}"
+        for byte in text.encode("utf-8", "surrogateescape")
+    )
     return f'"{"".join(plain)}"'
 
 
@@ -321,7 +415,9 @@ def _check_replica_of(replica_of: object) -> None:
 
 def _as_mapping(settings: object) -> dict[str, str]:
     if not isinstance(settings, Mapping):
-        raise ConfigError(reason=f"settings is {show(settings)}; expected a dictionary from setting to text")
+        raise ConfigError(
+            reason=f"settings is {show(settings)}; expected a dictionary from setting to text"
+        )
     return dict(settings)
 
 
@@ -329,17 +425,32 @@ def _check_settings(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         check_text("the name of a setting", name)
         if not isinstance(value, str):
-            raise ConfigError(reason=f"setting {name!r} is {show(value)}; expected text, as in redis.conf")
+            raise ConfigError(
+                reason=f"setting {name!r} is {show(value)}; expected text, as in redis.conf"
+            )
         if name.lower() in RESERVED_SETTINGS:
-            raise ConfigError(reason=f"setting {name!r} is set by EmbeddedRedis itself. Use its argument, if it has one")
+            raise ConfigError(
+                reason=(
+                    f"setting {name!r} is set by EmbeddedRedis itself. Use its argument, if it"
+                    " has one"
+                )
+            )
         if {"\n", "\r", "\x00"} & {*name, *value}:
             raise ConfigError(reason=f"setting {name!r} has a line break in it")
 
 
 def _not_started_error() -> ConfigError:
-    return ConfigError(reason="this server is not started. Use it in a with block, or call start() first")
+    return ConfigError(
+        reason="this server is not started. Use it in a with block, or call start() first"
+    )
 
 
 def _port_taken_error(port: int) -> ConfigError:
-    where = f"port {port} of 127.0.0.1 is" if port else f"50 ports between {FIRST_PORT} and {LAST_PORT} of 127.0.0.1 were"
-    return ConfigError(reason=f"{where} in use by another process, which was left alone. Use port=0 for a free one")
+    where = (
+        f"port {port} of 127.0.0.1 is"
+        if port
+        else f"50 ports between {FIRST_PORT} and {LAST_PORT} of 127.0.0.1 were"
+    )
+    return ConfigError(
+        reason=f"{where} in use by another process, which was left alone. Use port=0 for a free one"
+    )

@@ -1,17 +1,21 @@
-"""The parent process of one embedded server. Run as a script, never imported; standard library only, quick to start.
+"""The parent process of one embedded server. Run as a script, never imported; standard library
+only, quick to start.
 
     argv    owner pid, "new" | "kept", folder, redis-server, its arguments ...
     stdin   one order a line: run | alive | signal N | end SECONDS | kill | quit
     stdout  one answer a line
 
-Theory of operation. The server is a child of this process and of no other, so a signal can never hit a recycled pid. Whatever ends the
-owner ends this loop, and the way out kills the server and removes a folder that was created here:
+Theory of operation. The server is a child of this process and of no other, so a signal can never
+hit a recycled pid. Whatever ends the owner ends this loop, and the way out kills the server and
+removes a folder that was created here:
 
-- End of file on stdin: the owner closed the pipe or died. Not enough alone: a forked child of the owner (multiprocessing, Spark's
-  daemon) holds a copy of the pipe and keeps it open.
-- So the parent pid is compared too: it changes when the owner dies, even if another process holds the pipe. (PR_SET_PDEATHSIG would be wrong for
-  this process: it fires when the *thread* that started it ends.)
-- Should this process itself be killed, Linux kills the server through PR_SET_PDEATHSIG; that one is safe, we have a single thread.
+- End of file on stdin: the owner closed the pipe or died. Not enough alone: a forked child of the
+  owner (multiprocessing, Spark's daemon) holds a copy of the pipe and keeps it open.
+- So the parent pid is compared too: it changes when the owner dies, even if another process holds
+  the pipe. (PR_SET_PDEATHSIG would be wrong for this process: it fires when the *thread* that
+  started it ends.)
+- Should this process itself be killed, Linux kills the server through PR_SET_PDEATHSIG; that one is
+  safe, we have a single thread.
 """
 
 # os.path throughout: pathlib would add half to the time this program needs to start.
@@ -35,14 +39,18 @@ PR_SET_PDEATHSIG = 1
 
 
 class ServerProcess:
-    """At most one running redis-server, leader of its own process group (its fork for a dump or AOF rewrite is in it)."""
+    """At most one running redis-server, leader of its own process group (its fork for a dump or AOF
+    rewrite is in it).
+    """
 
     def __init__(self, folder: str, argv: list[str]) -> None:
         self.folder, self.argv, self.pid, self.status = folder, argv, 0, 0
 
     def run(self) -> int:
         """Start it; the log gets everything it prints. The pid is that of the server itself."""
-        log = os.open(os.path.join(self.folder, "redis.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(
+            os.path.join(self.folder, "redis.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
         prctl, me = _prctl(), os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -59,7 +67,8 @@ class ServerProcess:
                 for source, target in ((nothing, 0), (log, 1), (log, 2)):
                     os.dup2(source, target)
                 os.execv(self.argv[0], self.argv)  # noqa: S606
-            except BaseException as error:  # noqa: BLE001  a second copy of this program must never go on from here
+            # A second copy of this program must never go on from here
+            except BaseException as error:  # noqa: BLE001
                 os.write(log, f"cannot run {self.argv[0]}: {error}\n".encode())
             finally:
                 os._exit(127)
@@ -89,7 +98,10 @@ class ServerProcess:
             return
         try:
             os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # not yet past setsid(); macOS says PermissionError
+        except (
+            ProcessLookupError,
+            PermissionError,
+        ):  # not yet past setsid(); macOS says PermissionError
             os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         self.pid, self.status = 0, os.waitstatus_to_exitcode(status)
@@ -147,7 +159,8 @@ def exit_on_signal(*_: object) -> None:
 def main(owner: str, kind: str, folder: str, *argv: str) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, exit_on_signal)
-    # Both are inherited: an owner that ignores or blocks them would cost us the status of our child, and the server its SIGTERM.
+    # Both are inherited: an owner that ignores or blocks them would cost us the status of our
+    # child, and the server its SIGTERM.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     server = ServerProcess(folder, list(argv))
@@ -157,7 +170,8 @@ def main(owner: str, kind: str, folder: str, *argv: str) -> None:
         os.write(1, f"refused cannot be created: {error}\n".encode())
         return
     try:
-        # Two servers that append to one file destroy it. The lock goes with this process; the server does not inherit it.
+        # Two servers that append to one file destroy it. The lock goes with this process; the
+        # server does not inherit it.
         try:
             lock = os.open(os.path.join(folder, "busmq.lock"), os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

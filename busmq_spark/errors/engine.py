@@ -1,4 +1,4 @@
-"""What the choice of an engine, and the jar with the Java one, can meet."""
+"""Errors of the choice of an engine, and of the jar with the Java one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from busmq_spark.errors import BusError
 
 
 class EngineUnavailable(BusError):
-    """Option ``engine`` asks for Java or Python where that one cannot do what the other options say, or is not there."""
+    """Option ``engine`` asks for Java or Python where that one cannot do what the other options
+    say, or is not there.
+    """
 
     code = "BUSMQ_ENGINE"
     template = "engine={engine} is not possible: {reason}. {remedy}"
@@ -14,7 +16,12 @@ class EngineUnavailable(BusError):
 
 
 class JarVersionMismatch(BusError):
-    """The jar with the Java engine is of another version than the Python package that is to work with it, or than a second jar."""
+    """The jar with the Java engine is of another version than the Python package that is to work
+    with it, or than a second jar.
+    """
 
     code = "BUSMQ_JAR_VERSION"
-    template = "{found}. Start Spark with the jar of the installed package only: busmq jar prints its path, and in a source tree make jar builds it"
+    template = (
+        "{found}. Start Spark with the jar of the installed package only: busmq jar prints its"
+        " path, and in a source tree make jar builds it"
+    )

@@ -2,7 +2,8 @@
 
 Making it never raises.
 
-A class may override whatever is asked of its exceptions, so attributes are read with the descriptors of Python's own classes.
+A class may override whatever is asked of its exceptions, so attributes are read with the
+descriptors of Python's own classes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ _BASE_ATTRIBUTES = BaseException.__dict__
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _CREDENTIALS = (
     (re.compile(r"(?<=://)[^\s/@]*(?:/[^\s/@]*)?@"), "***@"),
-    (re.compile(r"(?i)\b(\w*(?:passw(?:or)?d|secret|token|api_?key))(['\"]?\s*(?:=|['\"]\s*:)\s*)(['\"]?)[^\s'\"&,;]+"), r"\1\2\3***"),
+    (
+        re.compile(
+            r"(?i)\b(\w*(?:passw(?:or)?d|secret|token|api_?key))(['\"]?\s*(?:=|['\"]\s*:)\s*)(['\"]?)[^\s'\"&,;]+"
+        ),
+        r"\1\2\3***",
+    ),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 ***"),
 )
 ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, Any]
@@ -35,12 +41,12 @@ ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, Any]
 def plain_text(value: object, most: int = MAX_ERROR_CHARACTERS) -> str:
     """Return the text of any object on one line of at most ``most`` characters.
 
-    Credentials are replaced by ``***``.
-    An object whose ``str()`` fails is named by its class. The text of a BusError stays as its maker wrote it.
+    Credentials are replaced by ``***``. An object whose ``str()`` fails is named by its class. The
+    text of a BusError stays as its maker wrote it.
     """
     try:
         found = str.__getitem__(str(value), slice(4 * most))  # a subclass of str becomes a str here
-    except BaseException as failure:  # noqa: BLE001  it is the code of others
+    except BaseException as failure:  # noqa: BLE001  # it is the code of others
         found = f"<a {class_name(value)}, whose str() raises {class_name(failure)}>"
     text = _CONTROL.sub(" ", found).encode("utf-8", "replace").decode()
     if not issubclass(type(value), BusError):
@@ -65,7 +71,8 @@ def error_text(error: object) -> str:
 
     It has the class, message, notes, members and causes of the error.
 
-    A BusError is its own text, and its causes stay out: its message names them. What is no exception is its plain text.
+    A BusError is its own text, and its causes stay out: its message names them. An object that is
+    no exception is its plain text.
     """
     if not issubclass(type(error), BaseException):
         return plain_text(error)
@@ -98,7 +105,7 @@ def exc_info(error: BaseException) -> ExcInfo:
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))
         printable = text.isascii() or bool(text.encode())
-    except BaseException:  # noqa: BLE001  it is the code of others
+    except BaseException:  # noqa: BLE001  # it is the code of others
         text, printable = "", False
     if not printable or len(text) > MAX_LOGGED_CHARACTERS:
         error = UnprintableError(error_text(error))
@@ -120,7 +127,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             return
         cause = _BASE_ATTRIBUTES["__cause__"].__get__(found)
         hidden = _BASE_ATTRIBUTES["__suppress_context__"].__get__(found)
-        found = cause if cause is not None or hidden else _BASE_ATTRIBUTES["__context__"].__get__(found)
+        found = (
+            cause if cause is not None or hidden else _BASE_ATTRIBUTES["__context__"].__get__(found)
+        )
 
 
 def _one_text(error: BaseException, depth: int = 0) -> str:
@@ -139,5 +148,5 @@ def _one_text(error: BaseException, depth: int = 0) -> str:
 def _attribute(error: BaseException, name: str) -> Any:
     try:
         return getattr(error, name, None)
-    except BaseException:  # noqa: BLE001  it is the code of others
+    except BaseException:  # noqa: BLE001  # it is the code of others
         return None

@@ -17,8 +17,8 @@ class DataLoss(BusError):
     kind: ClassVar[str] = "unknown"
     cause: ClassVar[str] = "messages are gone"
     template = (
-        "queue {queue!r}: {cause}; expected {expected}, found {found}. "
-        "To go on from the oldest stored message set failOnDataLoss=false; to start anew use a new checkpoint"
+        "queue {queue!r}: {cause}; expected {expected}, found {found}. To go on from the oldest"
+        " stored message set failOnDataLoss=false; to start anew use a new checkpoint"
     )
 
     def __init__(self, **details: Any) -> None:
@@ -42,11 +42,16 @@ class QueueFlushed(DataLoss):
 
 
 class CheckpointOlder(DataLoss):
-    """Messages were acknowledged behind the position of this checkpoint: by this query with a newer one, or by another query."""
+    """Messages after the position of this checkpoint were acknowledged: by this query with a newer
+    one, or by another query.
+    """
 
     code = "BUSMQ_CHECKPOINT_OLDER"
     kind = "acknowledged"
-    cause = "the checkpoint is older than what was acknowledged (restored from a backup, or a copy of one whose query has read on)"
+    cause = (
+        "the checkpoint is older than what was acknowledged (restored from a backup, or a copy of"
+        " one whose query has read on)"
+    )
 
 
 class ConsumedElsewhere(DataLoss):
@@ -70,7 +75,10 @@ class RedisRolledBack(DataLoss):
 
     code = "BUSMQ_REDIS_ROLLED_BACK"
     kind = "rolled-back"
-    cause = "Redis is older than the checkpoint (restored from a backup, or a failover that lost acknowledged pushes)"
+    cause = (
+        "Redis is older than the checkpoint (restored from a backup, or a failover that lost"
+        " acknowledged pushes)"
+    )
 
 
 class IdsReissued(DataLoss):
@@ -78,4 +86,7 @@ class IdsReissued(DataLoss):
 
     code = "BUSMQ_IDS_REISSUED"
     kind = "reissued"
-    cause = "ids that were already read now belong to other messages (a failover lost acknowledged pushes)"
+    cause = (
+        "ids that were already read now belong to other messages (a failover lost acknowledged"
+        " pushes)"
+    )

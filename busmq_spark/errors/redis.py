@@ -1,4 +1,4 @@
-"""What a Redis that can be reached refuses."""
+"""Refusals of a Redis that can be reached."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from busmq_spark.errors import BusError, LinkLost
 
 
 class RedisWritesPaused(LinkLost):
-    """Redis refuses writes for now: too few replicas, or its disk. Nothing of the call was executed."""
+    """Redis refuses writes for now: too few replicas, or its disk. Nothing of the call was
+    executed.
+    """
 
     code = "BUSMQ_WRITES_PAUSED"
     template = (
-        "Redis at {url} refuses writes for now: {reason}. Nothing of this call was executed, and it is tried again for up to a minute. "
-        "See whether its replicas are connected (min-replicas-to-write), and whether it can write its files"
+        "Redis at {url} refuses writes for now: {reason}. Nothing of this call was executed, and it"
+        " is tried again for up to a minute. See whether its replicas are connected"
+        " (min-replicas-to-write), and whether it can write its files"
     )
 
 
@@ -19,16 +22,22 @@ class RedisUnauthorized(BusError):
     """Redis refused the credentials, or the ACL user lacks a right."""
 
     code = "BUSMQ_UNAUTHORIZED"
-    template = "Redis at {url} refused access: {reason}. Check the user and password in redis.url or redis.password, and the user's ACL"
+    template = (
+        "Redis at {url} refused access: {reason}. Check the user and password in redis.url or"
+        " redis.password, and the user's ACL"
+    )
 
 
 class TlsFailed(BusError):
-    """The TLS handshake failed for a reason that waiting does not mend: a certificate that one side does not trust, or no TLS at all."""
+    """The TLS handshake failed for a reason that waiting does not mend: a certificate that one side
+    does not trust, or no TLS at all.
+    """
 
     code = "BUSMQ_TLS"
     template = (
-        "no TLS with Redis at {url}: {reason}. Check redis.tls.ca (whom to trust), redis.tls.certificate (who we are), "
-        "that the certificate names the host of the URL, and that this port speaks TLS"
+        "no TLS with Redis at {url}: {reason}. Check redis.tls.ca (whom to trust),"
+        " redis.tls.certificate (who we are), that the certificate names the host of the URL, and"
+        " that this port speaks TLS"
     )
 
 
@@ -46,7 +55,8 @@ class RedisFull(RedisCommandRefused):
     code = "BUSMQ_SERVER_FULL"
     retriable = True
     template = (
-        "Redis at {url} is out of memory: {reason}. Nothing of this call was stored. Raise maxmemory, set a maxsize on the queues, or drain them"
+        "Redis at {url} is out of memory: {reason}. Nothing of this call was stored. Raise"
+        " maxmemory, set a maxsize on the queues, or drain them"
     )
 
 
@@ -54,4 +64,7 @@ class RedisReadOnly(RedisCommandRefused):
     """The server is a replica, and ``redis.url`` names it alone."""
 
     code = "BUSMQ_READ_ONLY"
-    template = "Redis at {url} does not accept writes: {reason}. Name the master in redis.url, or use redis.layout=sentinel"
+    template = (
+        "Redis at {url} does not accept writes: {reason}. Name the master in redis.url, or use"
+        " redis.layout=sentinel"
+    )

@@ -10,18 +10,22 @@ class StaleBatch(BusError):
 
     code = "BUSMQ_STALE_BATCH"
     template = (
-        "sink {sink}: batch {batch} was offered but batch {found} is already committed. Another run of this query is ahead, or the checkpoint "
-        "was copied, or replaced while sinkId stayed the same. Use a sinkId of its own for a copy, else a new sinkId with a new checkpoint"
+        "sink {sink}: batch {batch} was offered but batch {found} is already committed. Another run"
+        " of this query is ahead, or the checkpoint was copied, or replaced while sinkId stayed the"
+        " same. Use a sinkId of its own for a copy, else a new sinkId with a new checkpoint"
     )
 
 
 class StaleRun(BusError):
-    """A later run of the same sink has begun: it stages this batch itself. Nothing of this run was appended, and its rows are not lost."""
+    """A later run of the same sink has begun: it stages this batch itself. Nothing of this run was
+    appended, and its rows are not lost.
+    """
 
     code = "BUSMQ_STALE_RUN"
     template = (
-        "sink {sink}: batch {batch} is not recorded, since a later run of the query has begun to stage. Let one run at a time use a sink and its "
-        "checkpoint; the later one goes on. A copied checkpoint, or a second write beside this one, needs a sinkId of its own"
+        "sink {sink}: batch {batch} is not recorded, since a later run of the query has begun to"
+        " stage. Let one run at a time use a sink and its checkpoint; the later one goes on. A"
+        " copied checkpoint, or a second write beside this one, needs a sinkId of its own"
     )
 
 
@@ -30,23 +34,26 @@ class SinkTargetsChanged(BusError):
 
     code = "BUSMQ_SINK_TARGETS"
     template = (
-        "sink {sink}: batch {batch} is recorded for {found}, and this write sends it to {expected}. "
-        "A sink is its id and its targets, so nothing of this write is appended. "
-        "The checkpoint was copied, or two writes have one sinkId: give this write a sinkId of its own, "
-        "or start it with a new checkpoint. The sinkId on record stays with the other. "
-        "If this query was changed to write elsewhere: let it end this batch as before, then change it"
+        "sink {sink}: batch {batch} is recorded for {found}, and this write sends it to {expected}."
+        " A sink is its id and its targets, so nothing of this write is appended. The checkpoint"
+        " was copied, or two writes have one sinkId: give this write a sinkId of its own, or start"
+        " it with a new checkpoint. The sinkId on record stays with the other. If this query was"
+        " changed to write elsewhere: let it end this batch as before, then change it"
     )
 
 
 class BatchChanged(BusError):
-    """A batch number that the sink has recorded came again with other offsets, or with other rows; ``details["by"]`` says which."""
+    """A batch number that the sink has recorded came again with other offsets, or with other rows;
+    ``details["by"]`` says which.
+    """
 
     code = "BUSMQ_BATCH_CHANGED"
     remedy = (
-        "If the checkpoint is older than the sink, start the query with a new checkpoint that begins behind what is recorded. If the query computes "
-        "other rows each time from the same input, `onChangedBatch=keep` takes those that were recorded first."
+        "If the checkpoint is older than the sink, start the query with a new checkpoint that"
+        " begins behind what is recorded. If the query computes other rows each time from the same"
+        " input, `onChangedBatch=keep` takes those that were recorded first."
     )
     template = (
-        "sink {sink}: batch {batch} is recorded with other {by} than it has now: recorded {found}; now {expected}. Nothing of it is appended, "
-        "and its sources are not acknowledged. {remedy}"
+        "sink {sink}: batch {batch} is recorded with other {by} than it has now: recorded {found};"
+        " now {expected}. Nothing of it is appended, and its sources are not acknowledged. {remedy}"
     )

@@ -1,4 +1,4 @@
-"""Where a federation server is, and how it is trusted; values only."""
+"""The address of a federation server, and its TLS settings; values only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from busmq_spark.parsers import can_be_in_header, check_web_socket_url
 
 CONNECT_TIMEOUT_S = 5.0
 NOT_AUTHORIZED_REASON = (
-    "it does not know the secret that the Authorization header carries, or the token has expired (401). An npm busmq server reads the secret from "
-    "the URL only: for one, set federation.secretInUrl (Spark) or secret_in_url (Python), and use TLS"
+    "it does not know the secret that the Authorization header carries, or the token has expired"
+    " (401). An npm busmq server reads the secret from the URL only: for one, set"
+    " federation.secretInUrl (Spark) or secret_in_url (Python), and use TLS"
 )
-"""What 401 means to who has shown the secret in the header only."""
+"""The reason of a 401 for a client that has shown the secret in the header only."""
 
 
 @dataclass(frozen=True, slots=True)
 class FederationAddress:
-    """Where a federation server is and what to show it. Values only, so it may be pickled; the secret (or signed token) is in no repr."""
+    """The address of a federation server and the secret for it. Values only, so it may be pickled;
+    the secret (or signed token) is in no repr.
+    """
 
     url: str
     secret: str = field(default="", repr=False)
@@ -32,7 +35,7 @@ class FederationAddress:
     tls_key: str | None = None
     tls_check_hostname: bool = True
     patience_s: float = PATIENCE_S
-    """How long one step is retried while no server answers."""
+    """Seconds for which one step is retried while no server answers."""
     secret_in_url: bool = False
     """For npm servers, which look for it there only: URLs are logged on the way."""
 
@@ -44,8 +47,10 @@ class FederationAddress:
         except (InvalidURI, ValueError) as error:
             reason = str(error) if type(error) is ValueError else "it cannot be read"
             raise ConfigError(
-                reason=f"federation.url is no web-socket address: {reason}; expected ws://host:port/bus "
-                "or wss://host/bus, and the secret in federation.secret"
+                reason=(
+                    f"federation.url is no web-socket address: {reason}; expected"
+                    " ws://host:port/bus or wss://host/bus, and the secret in federation.secret"
+                )
             ) from None
         check_federation_secret("federation.secret", self.secret, secret_in_url=self.secret_in_url)
         return found
@@ -56,14 +61,16 @@ class FederationAddress:
             self.make_ssl_context()
 
     def make_ssl_context(self) -> ssl.SSLContext:
-        """How to trust and be trusted. Raises ConfigError for files that cannot be used."""
+        """Return the TLS context. Raises ConfigError for files that cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.tls_ca)
             context.check_hostname = self.tls_check_hostname
             if self.tls_certificate:
                 context.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: "")
         except (ssl.SSLError, OSError, ValueError) as error:
-            raise ConfigError(reason=f"a file of federation.tls.* cannot be used: {error}") from None
+            raise ConfigError(
+                reason=f"a file of federation.tls.* cannot be used: {error}"
+            ) from None
         return context
 
 
@@ -73,7 +80,13 @@ def authorization_header(secret: str) -> dict[str, str]:
 
 
 def check_federation_secret(what: str, secret: str, *, secret_in_url: bool) -> None:
-    """Raises ConfigError for a secret that our servers refuse to load. Npm servers take more, in the URL."""
+    """Raises ConfigError for a secret that our servers refuse to load. Npm servers take more, in
+    the URL.
+    """
     check_secret(what, secret)
     if not secret_in_url and not can_be_in_header(secret):
-        raise ConfigError(reason=f"{what} has characters that no HTTP header can carry; expected visible ASCII ones")
+        raise ConfigError(
+            reason=(
+                f"{what} has characters that no HTTP header can carry; expected visible ASCII ones"
+            )
+        )

@@ -1,6 +1,7 @@
-"""One table of HTTP answers to a web-socket handshake, for both clients.
+"""The HTTP answers to a web-socket handshake, in one table for both clients.
 
-An answer that may be another one a moment later is FederationLost, which is tried again; any other is FederationRefused.
+An answer that may be another one a moment later is FederationLost, which is tried again; any other
+is FederationRefused.
 """
 
 from __future__ import annotations
@@ -20,14 +21,23 @@ _REASONS = {
 }
 
 
-def handshake_error(url: str, status: int, *, location: str = "", secret_in_url: bool = False) -> FederationLost | FederationRefused:
-    """Return the error for an HTTP status other than 101. ``location``: the target of a redirect."""
+def handshake_error(
+    url: str, status: int, *, location: str = "", secret_in_url: bool = False
+) -> FederationLost | FederationRefused:
+    """Return the error for an HTTP status other than 101. ``location``: the target of a
+    redirect.
+    """
     if status >= 500 or status in _TEMPORARY_STATUSES:
-        return FederationLost(url=url, reason=f"it answered the handshake with HTTP status {status}")
+        return FederationLost(
+            url=url, reason=f"it answered the handshake with HTTP status {status}"
+        )
     if status == 401:
         reason = "it does not know the secret (401)" if secret_in_url else NOT_AUTHORIZED_REASON
     elif status in _REDIRECTS:
-        reason = f"it sends clients on to {_without_secrets(location)} ({status}), and the secret is for this address only; give the address itself"
+        reason = (
+            f"it sends clients on to {_without_secrets(location)} ({status}), and the secret is for"
+            " this address only; give the address itself"
+        )
     else:
         reason = _REASONS.get(status, f"it answered the handshake with HTTP status {status}")
     return FederationRefused(url=url, reason=reason, status=status)
@@ -37,6 +47,10 @@ def _without_secrets(location: str) -> str:
     """Return where a redirect leads, without user and query, which may repeat the secret."""
     try:
         parts = urlsplit(location)
-        return repr(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.netloc else parts.path)[:200]
+        return repr(
+            f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+            if parts.netloc
+            else parts.path
+        )[:200]
     except ValueError:
         return "an address that cannot be read"

@@ -1,16 +1,20 @@
-"""How much a JSON text will take once it is read: bytes say little, a million empty objects are 100 times their text. Pure."""
+"""The size of a parsed JSON text: bytes tell little, a million empty objects are 100 times their
+text. Pure.
+"""
 
 from __future__ import annotations
 
 import re
 
 MAX_JSON_VALUES = 200_000
-"""Values, lists and objects in one text: some 40 MB of the worst kind, read in a tenth of a second."""
+"""Values, lists and objects in one text: some 40 MB of the worst kind, read in a tenth of a
+second.
+"""
 _STRING_OR_SEPARATOR = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[,\[{]', re.DOTALL)
 
 
 def has_too_many_values(text: bytes, most: int = MAX_JSON_VALUES) -> bool:
-    """Whether it has more than so many values. What stands in quotes counts as one, whatever it is."""
+    """Whether it has more than so many values. Text in quotes counts as one value."""
     if text.count(b",") + text.count(b"[") + text.count(b"{") <= most:
         return False
     found = 0

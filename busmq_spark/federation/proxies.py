@@ -1,7 +1,9 @@
-"""The HTTP proxy that the environment names for a federation server. Both web-socket clients obey it alike.
+"""The HTTP proxy that the environment names for a federation server. Both web-socket clients obey
+it alike.
 
-Rule 1. HTTPS_PROXY is for wss://, HTTP_PROXY for ws://, NO_PROXY names hosts without a proxy: names, domains, addresses,
-        networks, each with a port or without. Names in small letters come first. Other variables mean nothing here.
+Rule 1. HTTPS_PROXY is for wss://, HTTP_PROXY for ws://, NO_PROXY names hosts without a proxy:
+        names, domains, addresses, networks, each with a port or without. Names in small letters
+        come first. Other variables mean nothing here.
 Rule 2. This machine is never reached through a proxy.
 Rule 3. An error names the variable and the proxy, without its password.
 """
@@ -41,7 +43,9 @@ class ProxyAddress:
 
 
 def proxy_of(url: str, host: str, port: int, *, secure: bool) -> ProxyAddress | None:
-    """Return the proxy for a server, or None. Raises FederationRefused for a proxy of another kind than http://."""
+    """Return the proxy for a server, or None. Raises FederationRefused for a proxy of another kind
+    than http://.
+    """
     variable, text = _variable("https_proxy" if secure else "http_proxy")
     if not text or _is_this_machine(host) or _needs_none(host.lower(), port):
         return None
@@ -53,33 +57,57 @@ def proxy_of(url: str, host: str, port: int, *, secure: bool) -> ProxyAddress | 
         proxy_host, proxy_port = host_and_port(place)
     except ValueError as error:
         what = f"{variable} names a proxy that cannot be used: {error}"
-        raise FederationRefused(url=url, reason=f"{what}; expected http://host:port, or {host} in NO_PROXY") from None
+        raise FederationRefused(
+            url=url, reason=f"{what}; expected http://host:port, or {host} in NO_PROXY"
+        ) from None
     return ProxyAddress(variable, proxy_host, proxy_port or DEFAULT_PROXY_PORT, unquote(login))
 
 
-def open_tunnel(proxy: ProxyAddress, url: str, host: str, port: int, timeout_s: float) -> socket.socket:
-    """Return a connection to the server through the proxy. Raises FederationLost, FederationRefused."""
+def open_tunnel(
+    proxy: ProxyAddress, url: str, host: str, port: int, timeout_s: float
+) -> socket.socket:
+    """Return a connection to the server through the proxy. Raises FederationLost,
+    FederationRefused.
+    """
     deadline = time.monotonic() + timeout_s
     try:
         made = socket.create_connection((proxy.host, proxy.port), timeout=timeout_s)
     except OSError as error:
-        raise FederationLost(url=url, reason=f"{proxy} cannot be reached ({_text(error)}); NO_PROXY names hosts without a proxy") from None
+        raise FederationLost(
+            url=url,
+            reason=(
+                f"{proxy} cannot be reached ({_text(error)}); NO_PROXY names hosts without a proxy"
+            ),
+        ) from None
     try:
         made.sendall(_connect_request(proxy, host, port))
         status = _read_status(made, deadline)
     except (OSError, ValueError) as error:
         made.close()
-        raise FederationLost(url=url, reason=f"{proxy} opens no way to {host}:{port} ({_text(error)})") from None
+        raise FederationLost(
+            url=url, reason=f"{proxy} opens no way to {host}:{port} ({_text(error)})"
+        ) from None
     if 200 <= status < 300:
         return made
     made.close()
     found = handshake_error(url, status)
-    raise type(found)(url=url, reason=f"{proxy} answered CONNECT with HTTP status {status}; NO_PROXY names hosts without a proxy", status=status)
+    raise type(found)(
+        url=url,
+        reason=(
+            f"{proxy} answered CONNECT with HTTP status {status}; NO_PROXY names hosts without a"
+            " proxy"
+        ),
+        status=status,
+    )
 
 
-async def open_tunnel_async(proxy: ProxyAddress, url: str, host: str, port: int, timeout_s: float) -> socket.socket:
-    """As :func:`open_tunnel`, without blocking the loop."""
-    opening = asyncio.get_running_loop().run_in_executor(None, open_tunnel, proxy, url, host, port, timeout_s)
+async def open_tunnel_async(
+    proxy: ProxyAddress, url: str, host: str, port: int, timeout_s: float
+) -> socket.socket:
+    """Open a tunnel like :func:`open_tunnel`, without blocking the loop."""
+    opening = asyncio.get_running_loop().run_in_executor(
+        None, open_tunnel, proxy, url, host, port, timeout_s
+    )
     try:
         made = await asyncio.shield(opening)
     except asyncio.CancelledError:
@@ -117,7 +145,9 @@ def _needs_none(host: str, port: int) -> bool:
                 continue
             entry = found[1] or found[2]
         name = entry.strip("[]").removeprefix("*").lstrip(".")
-        if entry == "*" or (name and (host == name or host.endswith(f".{name}") or _is_in_network(host, name))):
+        if entry == "*" or (
+            name and (host == name or host.endswith(f".{name}") or _is_in_network(host, name))
+        ):
             return True
     return False
 
@@ -132,12 +162,20 @@ def _is_in_network(host: str, network: str) -> bool:
 def _connect_request(proxy: ProxyAddress, host: str, port: int) -> bytes:
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     login = base64.b64encode(proxy.login.encode()).decode()
-    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *([f"Proxy-Authorization: Basic {login}"] if proxy.login else []), "", ""]
+    lines = [
+        f"CONNECT {target} HTTP/1.1",
+        f"Host: {target}",
+        *([f"Proxy-Authorization: Basic {login}"] if proxy.login else []),
+        "",
+        "",
+    ]
     return "\r\n".join(lines).encode()
 
 
 def _read_status(made: socket.socket, deadline: float) -> int:
-    """Return the status of the proxy's answer. Raises ValueError for what is no HTTP, and OSError."""
+    """Return the status of the proxy's answer. Raises ValueError for what is no HTTP, and
+    OSError.
+    """
     head = b""
     while b"\r\n\r\n" not in head:
         if len(head) > MAX_HEAD_BYTES or time.monotonic() > deadline:
@@ -153,4 +191,8 @@ def _read_status(made: socket.socket, deadline: float) -> int:
 
 
 def _text(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return (
+        (error.strerror if isinstance(error, OSError) else None)
+        or str(error)
+        or type(error).__name__
+    )

@@ -27,10 +27,21 @@ CAUGHT_UP_POLL_S = 0.02
 
 
 class BusMirror:
-    """Copies queues to this bus; ``async with``, or ``start`` and ``detach``. Threads of its own do the work."""
+    """Copies queues to this bus; ``async with``, or ``start`` and ``detach``. Threads of its own do
+    the work.
+    """
 
-    def __init__(self, bus: Bus, origin: str | Sequence[str], patterns: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> None:
-        self.settings = from_call(MirrorSettings, "mirror", {**options, "origin": origin, "patterns": patterns})
+    def __init__(
+        self,
+        bus: Bus,
+        origin: str | Sequence[str],
+        patterns: tuple[str, ...],
+        metrics: Metrics | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.settings = from_call(
+            MirrorSettings, "mirror", {**options, "origin": origin, "patterns": patterns}
+        )
         self._bus = bus
         self._metrics = metrics
         self._runner: MirrorRunner | None = None
@@ -39,11 +50,18 @@ class BusMirror:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.detach()
 
     async def start(self) -> None:
-        """Begin. Raises what the first contact with the origin raises: LinkLost, FederationRefused, RedisUnauthorized …"""
+        """Begin. Raises what the first contact with the origin raises: LinkLost, FederationRefused,
+        RedisUnauthorized …
+        """
         runner = MirrorRunner(self.settings, self._bus.options, self._metrics)
         try:
             await asyncio.to_thread(runner.start)
@@ -62,15 +80,16 @@ class BusMirror:
 
     @property
     def error(self) -> BusError | None:
-        """Why nothing is mirrored now: one side is away. None while it is."""
+        """Why nothing is mirrored now: one side is away. Return None while it is running."""
         return self._runner.error if self._runner else None
 
     def status(self) -> list[MirroredQueueStatus]:
-        """How far each queue is, by name."""
+        """Return the status of each queue, by name."""
         return self._runner.status() if self._runner else []
 
     async def caught_up(self, timeout_s: float = 60.0) -> list[MirroredQueueStatus]:
-        """Wait until everything is copied that the origin had when this was called; queues that have stopped are not waited for.
+        """Wait until everything is copied that the origin had when this was called; queues that
+        have stopped are not waited for.
 
         Raises the error of the mirror, or TimeoutError.
         """
@@ -81,9 +100,13 @@ class BusMirror:
             found = runner.status()
             if goal is None and runner.looked >= look:
                 goal = {each.queue: each.last + each.behind for each in found}
-            if goal is not None and all(each.error or each.last >= goal.get(each.queue, 0) for each in found):
+            if goal is not None and all(
+                each.error or each.last >= goal.get(each.queue, 0) for each in found
+            ):
                 return found
             await asyncio.sleep(CAUGHT_UP_POLL_S)
         if self.error is not None:
             raise self.error
-        raise TimeoutError(f"the mirror of {self.settings.masked_origin} has not caught up within {timeout_s:g} s")
+        raise TimeoutError(
+            f"the mirror of {self.settings.masked_origin} has not caught up within {timeout_s:g} s"
+        )

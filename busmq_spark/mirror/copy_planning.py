@@ -1,6 +1,8 @@
-"""What of a queue is copied next, and whether it still may be: decisions without a connection.
+"""The next messages to copy of a queue, and the check that it may still be copied: decisions
+without a connection.
 
-Rule 1. Rows are appended only if two fingerprints equal those of one snapshot before the read: of the message copied last, and of the last one read.
+Rule 1. Rows are appended only if two fingerprints equal those of one snapshot before the read: of
+        the message copied last, and of the last one read.
 Rule 2. A conflict stops the queue and names its ids; nothing is overwritten.
 """
 
@@ -17,18 +19,24 @@ from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.origin_history import NO_CLOCK, NO_WITNESS, ClockExcerpt, Witness
 
 WINDOW_BYTES = 3 * 1024 * 1024
-"""Bytes of values that are read in one call, about, of however many queues. So many calls as there are readers (mirror/runner.py) are under way."""
+"""Bytes of values that are read in one call, about, of however many queues. So many calls as there
+are readers (mirror/runner.py) are under way.
+"""
 MAX_CALL_BYTES = 8 * 1024 * 1024
-"""A call that brings more ends there; what it was to bring besides is read again in smaller windows."""
+"""A call with more bytes ends there; the rest of its ranges is read again in smaller windows."""
 FIRST_WINDOW_ROWS, MAX_WINDOW_ROWS = 1_000, 50_000
-"""Most messages of the first window of a queue, for which it is not known how long its values are, and of any."""
+"""Most messages of the first window of a queue, for which it is not known how long its values are,
+and of any.
+"""
 SHORT_WINDOW_ROWS = 250
 """Windows up to this are read together with those of other queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
-    """The ids ``after + 1 .. upto`` of a queue, to be read; or to the end (NEWEST_MESSAGE). ``newest``: the last id that is known to be given."""
+    """The ids ``after + 1 .. upto`` of a queue, to be read; or to the end (NEWEST_MESSAGE).
+    ``newest``: the last id that is known to be given.
+    """
 
     queue: str
     born: str
@@ -42,13 +50,15 @@ class CopyRange:
 
     @property
     def rows(self) -> int:
-        """How many messages at most, about."""
+        """Return the largest number of messages, about."""
         return (self.upto or self.newest) - self.after
 
 
 @dataclass(slots=True)
 class CopyRangeReadResult:
-    """What was read of a window. ``span`` is from before the reading; ``parts`` are all that was stored of ``after + 1 .. upto``, in order."""
+    """The messages of a window. ``span`` is from before the reading; ``parts`` are all that was
+    stored of ``after + 1 .. upto``, in order.
+    """
 
     window: CopyRange
     span: OriginQueueState
@@ -58,19 +68,27 @@ class CopyRangeReadResult:
     bytes: int = 0
     """Of their values."""
     clock: ClockExcerpt = NO_CLOCK
-    """Of after the reading, where the window ends at the newest message or the last copied one is gone."""
+    """Of after the reading, where the window ends at the newest message or the last copied one is
+    gone.
+    """
     sound: bool = False
-    """Whether it may be appended. Else it is of another history than planned, or too large: look again."""
+    """Whether it may be appended. Else it is of another history than planned, or too large: look
+    again.
+    """
 
     @property
     def count(self) -> int:
-        """How many messages were read."""
+        """Return the number of messages."""
         return sum(map(len, self.parts))
 
     @property
     def witness(self) -> Witness:
         """A pair of the origin's clock from which ids up to ``upto`` are known."""
-        return self.clock.witness_upto(self.upto) if self.clock.born == self.window.born else NO_WITNESS
+        return (
+            self.clock.witness_upto(self.upto)
+            if self.clock.born == self.window.born
+            else NO_WITNESS
+        )
 
     @property
     def last(self) -> int:
@@ -79,12 +97,15 @@ class CopyRangeReadResult:
 
     def mark(self, id: int) -> str:
         """The fingerprint of a message; empty when it was not read."""
-        return next((fingerprint(part.value(id)) for part in self.parts if part.first <= id <= part.last), "")
+        return next(
+            (fingerprint(part.value(id)) for part in self.parts if part.first <= id <= part.last),
+            "",
+        )
 
 
 @dataclass(slots=True)
 class MirroredQueue:
-    """What the process knows of one queue."""
+    """The knowledge of the process about one queue."""
 
     name: str
     begun: bool = False
@@ -103,7 +124,7 @@ class MirroredQueue:
     planned: int = 0
     """Windows up to this id are under way."""
     floor: int = 0
-    """What is up to this id is dropped here."""
+    """Messages up to this id are dropped here."""
     ttl_s: int = 0
     row_bytes: float = 0.0
     """About how long values are; 0: not known."""
@@ -115,7 +136,9 @@ class MirroredQueue:
     stopped: BusError | None = None
     """Why it is mirrored no further; it is looked at now and then all the same."""
     copy_here: bool | None = None
-    """Whether this Redis has a mirror of the queue, also one of a life that has ended at the origin. None before the first look."""
+    """Whether this Redis has a mirror of the queue, also one of a life that has ended at the
+    origin. The value is None before the first look.
+    """
 
     @property
     def behind(self) -> int:
@@ -123,13 +146,27 @@ class MirroredQueue:
         return max(0, self.seen - self.last)
 
     def window(self, bytes_: int) -> CopyRange | None:
-        """What to read next, behind what is under way; None when there is nothing, or the first window has not said yet how long values are."""
+        """Return the next window to read, after the windows under way; return None when there is
+        nothing, or the first window has not told yet how long values are.
+        """
         left = self.seen - self.planned
         if not self.begun or left <= 0 or (not self.row_bytes and self.planned > self.last):
             return None
-        most = FIRST_WINDOW_ROWS if not self.row_bytes else max(1, min(MAX_WINDOW_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
+        most = (
+            FIRST_WINDOW_ROWS
+            if not self.row_bytes
+            else max(1, min(MAX_WINDOW_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
+        )
         size = int(min(left, most) * self.row_bytes)
-        return CopyRange(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size, self.witness)
+        return CopyRange(
+            self.name,
+            self.born,
+            self.planned,
+            NEWEST_MESSAGE if left <= most else self.planned + most,
+            self.seen,
+            size,
+            self.witness,
+        )
 
     def reset(self) -> None:
         """Forget what is under way."""
@@ -147,7 +184,11 @@ class MirroredQueue:
         """Learn how long values are."""
         if count := rows.count:
             mean = rows.bytes / count
-            self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
+            self.row_bytes = (
+                mean
+                if not self.row_bytes or mean > self.row_bytes
+                else (3 * self.row_bytes + mean) / 4
+            )
 
 
 def drop_copied_rows(rows: CopyRangeReadResult, last: int) -> OriginQueueState:
@@ -155,91 +196,179 @@ def drop_copied_rows(rows: CopyRangeReadResult, last: int) -> OriginQueueState:
     if last <= rows.after:
         return rows.span
     span = replace(rows.span, after_mark=rows.mark(last))
-    rows.after, rows.parts = last, [part.rows_after(last) for part in rows.parts if part.last > last]
+    rows.after, rows.parts = (
+        last,
+        [part.rows_after(last) for part in rows.parts if part.last > last],
+    )
     return span
 
 
 class MirroredQueueDecision(NamedTuple):
-    """What to do with a queue after a look at it, there and here."""
+    """The decision about a queue after a look at it, there and here."""
 
     action: Literal["copy", "begin", "drop", "compare", "stop"]
-    """copy: go on. begin: it is not mirrored yet, or its life at the origin is another. drop: the origin has it no more. compare: ids are other
-    messages there than here, find out from which on, and stop. stop: with ``error``."""
+    """copy: go on. begin: it is not mirrored yet, or its life at the origin is another. drop: the
+    origin has it no more. compare: ids are other messages there than here, find out from which on,
+    and stop. stop: with ``error``.
+    """
     error: MirrorStopped | None = None
     """Why it stops."""
 
 
-def compare_with_origin(queue: MirroredQueue, span: OriginQueueState, clock: ClockExcerpt = NO_CLOCK, *, name: str = "") -> MirroredQueueDecision:
-    """What to do after this look at a queue. ``name`` is that of this bus."""
+def compare_with_origin(
+    queue: MirroredQueue, span: OriginQueueState, clock: ClockExcerpt = NO_CLOCK, *, name: str = ""
+) -> MirroredQueueDecision:
+    """Return the decision after this look at a queue. ``name`` is that of this bus."""
     if not span.ttl_s:
         return MirroredQueueDecision("drop")
     if name and name in (path := MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()):
-        reason = f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
-        return MirroredQueueDecision("stop", _stop_verdict(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place"))
+        reason = (
+            f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
+        )
+        return MirroredQueueDecision(
+            "stop",
+            _stop_verdict(
+                queue,
+                "loop",
+                reason,
+                0,
+                0,
+                "Mirror it from its true origin, or promote it in one place",
+            ),
+        )
     if not queue.begun or span.born != queue.born:
         return MirroredQueueDecision("begin")
     if span.last_id < queue.last:
         ids = f"ids {span.last_id + 1}..{queue.last}"
-        reason = f"its origin has lost {ids}: it was restored, or a fail-over lost its last pushes. They are here"
-        return MirroredQueueDecision("stop", _stop_verdict(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED_REMEDY))
+        reason = (
+            f"its origin has lost {ids}: it was restored, or a fail-over lost its last pushes. They"
+            " are here"
+        )
+        return MirroredQueueDecision(
+            "stop",
+            _stop_verdict(
+                queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED_REMEDY
+            ),
+        )
     if queue.mark and span.after_mark and queue.mark != span.after_mark:
         return MirroredQueueDecision("compare")
-    if not (queue.mark and span.after_mark) and clock.born == queue.born and (proof := clock.contradiction(queue.witness)):
+    if (
+        not (queue.mark and span.after_mark)
+        and clock.born == queue.born
+        and (proof := clock.contradiction(queue.witness))
+    ):
         return MirroredQueueDecision("stop", other_history_error(queue, *proof))
     return MirroredQueueDecision("copy")
 
 
-_DIVERGED_REMEDY = "Promote it to keep what is here, or copy it anew from its origin with --replace, once what only is here is saved (busmq peek)"
+_DIVERGED_REMEDY = (
+    "Promote it to keep what is here, or copy it anew from its origin with --replace, once what"
+    " only is here is saved (busmq peek)"
+)
 
 
 def reissued_error(queue: MirroredQueue, first: int) -> MirrorStopped:
     """The ids from ``first`` on are other messages at the origin than here."""
-    reason = f"ids {first}..{queue.last} are other messages here than at its origin, which has lost some and given their ids anew"
-    return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
-
-
-def other_history_error(queue: MirroredQueue, before: Witness, after: Witness) -> MirrorStopped:
-    """The clock of the origin has other times for ids that were copied, and the last copied message is gone there."""
-    first, known = before.id + 1, queue.witness
-    there = f"from {format_time(after.ms)} or just before it on" if after.id else "not at all"
     reason = (
-        f"ids {first}..{queue.last} are of another history here than at its origin: copied was the one in which id {known.id} was given "
-        f"by {format_time(known.ms)}; at the origin id {first} was given after {format_time(before.ms)}, and id {known.id} {there}. "
-        "It has lost messages, and given their ids anew"
+        f"ids {first}..{queue.last} are other messages here than at its origin, which has lost some"
+        " and given their ids anew"
     )
     return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
 
 
-def no_mirror_error(queue: MirroredQueue, span: OriginQueueState, found: BeginMirrorResult) -> MirrorStopped:
+def other_history_error(queue: MirroredQueue, before: Witness, after: Witness) -> MirrorStopped:
+    """The clock of the origin has other times for ids that were copied, and the last copied message
+    is gone there.
+    """
+    first, known = before.id + 1, queue.witness
+    there = f"from {format_time(after.ms)} or just before it on" if after.id else "not at all"
+    reason = (
+        f"ids {first}..{queue.last} are of another history here than at its origin: copied was the"
+        f" one in which id {known.id} was given by {format_time(known.ms)}; at the origin id"
+        f" {first} was given after {format_time(before.ms)}, and id {known.id} {there}. It has lost"
+        " messages, and given their ids anew"
+    )
+    return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
+
+
+def no_mirror_error(
+    queue: MirroredQueue, span: OriginQueueState, found: BeginMirrorResult
+) -> MirrorStopped:
     """There is a queue of this bus' own."""
     if found.promoted >= 0 and found.born == span.born:
         first = found.promoted + 1
         if span.last_id < first:
             return _stop_verdict(
-                queue, "promoted", f"it was promoted behind id {found.promoted}, and nothing of its old origin is missing", 0, 0, _PROMOTED_REMEDY
+                queue,
+                "promoted",
+                f"it was promoted behind id {found.promoted}, and nothing of its old origin is"
+                " missing",
+                0,
+                0,
+                _PROMOTED_REMEDY,
             )
-        given = f", and here ids {first}..{found.last} were given to others" if found.last >= first else ""
-        reason = f"it was promoted behind id {found.promoted}; ids {first}..{span.last_id} of its old origin were not copied{given}"
+        given = (
+            f", and here ids {first}..{found.last} were given to others"
+            if found.last >= first
+            else ""
+        )
+        reason = (
+            f"it was promoted behind id {found.promoted}; ids {first}..{span.last_id} of its old"
+            f" origin were not copied{given}"
+        )
         return _stop_verdict(queue, "promoted", reason, first, span.last_id, _PROMOTED_REMEDY)
     reason = f"here is a queue of this name that is no mirror, with ids up to {found.last}"
-    return _stop_verdict(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
+    return _stop_verdict(
+        queue,
+        "own",
+        reason,
+        1,
+        found.last,
+        "Remove or rename one of them, or copy over it with --replace",
+    )
 
 
-def new_life_error(queue: MirroredQueue, span: OriginQueueState, found: BeginMirrorResult) -> MirrorStopped:
+def new_life_error(
+    queue: MirroredQueue, span: OriginQueueState, found: BeginMirrorResult
+) -> MirrorStopped:
     """Here is the copy of a life that has ended at the origin; it may be the only one."""
-    reason = f"it was made anew at its origin, as life {span.born}; here is the copy of its life {found.born}, up to id {found.last}"
-    remedy = "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with new_life=follow (--new-life follow)"
+    reason = (
+        f"it was made anew at its origin, as life {span.born}; here is the copy of its life"
+        f" {found.born}, up to id {found.last}"
+    )
+    remedy = (
+        "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with"
+        " new_life=follow (--new-life follow)"
+    )
     return _stop_verdict(queue, "life", reason, 1, found.last, remedy)
 
 
-def other_origin_error(queue: MirroredQueue, found: BeginMirrorResult, origin: str) -> MirrorStopped:
-    """It is the mirror of another queue elsewhere: two processes would end each other's copies for ever."""
+def other_origin_error(
+    queue: MirroredQueue, found: BeginMirrorResult, origin: str
+) -> MirrorStopped:
+    """It is the mirror of another queue elsewhere: two processes would end each other's copies for
+    ever.
+    """
     reason = f"here it is a mirror of {origin}, of another life, up to id {found.last}"
-    return _stop_verdict(queue, "own", reason, 1, found.last, "Mirror one of them under this name only; --replace gives up the other copy")
+    return _stop_verdict(
+        queue,
+        "own",
+        reason,
+        1,
+        found.last,
+        "Mirror one of them under this name only; --replace gives up the other copy",
+    )
 
 
-_PROMOTED_REMEDY = "Save what only the old origin has (busmq peek, there), then mirror in the other direction with --replace"
+_PROMOTED_REMEDY = (
+    "Save what only the old origin has (busmq peek, there), then mirror in the other direction with"
+    " --replace"
+)
 
 
-def _stop_verdict(queue: MirroredQueue, kind: str, reason: str, first: int, last: int, remedy: str) -> MirrorStopped:
-    return MirrorStopped(queue=queue.name, kind=kind, reason=reason, first=first, last=last, remedy=remedy)
+def _stop_verdict(
+    queue: MirroredQueue, kind: str, reason: str, first: int, last: int, remedy: str
+) -> MirrorStopped:
+    return MirrorStopped(
+        queue=queue.name, kind=kind, reason=reason, first=first, last=last, remedy=remedy
+    )

@@ -1,4 +1,6 @@
-"""State of the mirrors of one process: plans what is read, checks it, writes it. One thread."""
+"""State of the mirrors of one process: plans what is read, checks it, writes it. Only one thread
+may use it.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,23 @@ log = logging.getLogger("busmq_spark")
 class MirrorCopier:
     """``mark_there(queue, id)`` asks the origin for a fingerprint."""
 
-    def __init__(self, settings: MirrorSettings, target: MirrorTarget, counts: MirrorMetrics, mark_there: Callable[[str, int], str]) -> None:
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        target: MirrorTarget,
+        counts: MirrorMetrics,
+        mark_there: Callable[[str, int], str],
+    ) -> None:
         self.queues: dict[str, MirroredQueue] = {}
         self.look = True
         """Whether all queues shall be looked at."""
         self.name = settings.name or target.masked_url
-        self._settings, self._target, self._counts, self._mark_there = settings, target, counts, mark_there
+        self._settings, self._target, self._counts, self._mark_there = (
+            settings,
+            target,
+            counts,
+            mark_there,
+        )
         self._ready: dict[str, None] = {}
         self._read_at = 0.0
 
@@ -62,8 +75,14 @@ class MirrorCopier:
 
     @property
     def last_copied_ids(self) -> dict[str, int]:
-        """The queues whose id counters say whether there is something to copy, and up to where they are copied."""
-        return {name: queue.last for name, queue in self.queues.items() if queue.begun and not queue.stopped}
+        """The queues whose id counters say whether there is something to copy, and up to where they
+        are copied.
+        """
+        return {
+            name: queue.last
+            for name, queue in self.queues.items()
+            if queue.begun and not queue.stopped
+        }
 
     @property
     def mirrored_queues(self) -> tuple[str, ...]:
@@ -87,7 +106,9 @@ class MirrorCopier:
             queue.reset()
 
     def count(self, counters: Mapping[str, int], asked: Mapping[str, int]) -> None:
-        """The last ids that the origin has given; ``asked``: up to where each queue was copied when that was asked."""
+        """The last ids that the origin has given; ``asked``: up to where each queue was copied when
+        that was asked.
+        """
         now = time.monotonic()
         for name, last in counters.items():
             queue = self.queues.get(name)
@@ -107,7 +128,9 @@ class MirrorCopier:
         clocks: Mapping[str, ClockExcerpt],
         asked: Mapping[str, LookedAtQueue],
     ) -> None:
-        """Queues as they were at the origin, and the groups of those that have some. ``asked``: what each was when that was asked."""
+        """Queues as they were at the origin, and the groups of those that have some. ``asked`` has
+        the state of each queue at the time of the question.
+        """
         wanted: dict[str, OriginQueueState] = {}
         trims: dict[str, MirrorChunk] = {}
         for name, span in spans.items():
@@ -115,32 +138,56 @@ class MirrorCopier:
             if queue is None:
                 continue
             seen = span
-            if queue.begun and asked[name].last != queue.last and span.last_id >= asked[name].last:  # more was copied meanwhile
-                seen = replace(span, after_mark="", last_id=max(span.last_id, queue.last, queue.seen))
+            if (
+                queue.begun and asked[name].last != queue.last and span.last_id >= asked[name].last
+            ):  # more was copied meanwhile
+                seen = replace(
+                    span, after_mark="", last_id=max(span.last_id, queue.last, queue.seen)
+                )
             clock = clocks.get(name, NO_CLOCK) if asked[name].witness == queue.witness else NO_CLOCK
             verdict = compare_with_origin(queue, seen, clock, name=self.name)
             if verdict.action == "copy" and clock.born == queue.born:
                 queue.checked = span.last_id
             if verdict.action == "begin":
                 wanted[name] = span
-            elif self._apply_verdict(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
-                trims[name] = MirrorChunk(queue.born, queue.last, queue.last, span.last_id, span.floor)
+            elif (
+                self._apply_verdict(queue, seen, verdict)
+                and self._settings.retention == "origin"
+                and min(span.floor, queue.last) > queue.floor
+            ):
+                trims[name] = MirrorChunk(
+                    queue.born, queue.last, queue.last, span.last_id, span.floor
+                )
         self._begin_mirrors(wanted)
         for name, answer in self._target.trim(trims).items() if trims else ():
             self._on_append_answer(self.queues[name], answer, trims[name].floor)
-        mirrored = {name: of for name, of in positions.items() if name in self.queues and of[0] in ("", self.queues[name].born)}
-        if here := {name: (self.queues[name].born, of) for name, (_, of) in mirrored.items() if self.queues[name].begun}:
+        mirrored = {
+            name: of
+            for name, of in positions.items()
+            if name in self.queues and of[0] in ("", self.queues[name].born)
+        }
+        if here := {
+            name: (self.queues[name].born, of)
+            for name, (_, of) in mirrored.items()
+            if self.queues[name].begun
+        }:
             self._target.set_positions(here)
         self.keep_alive()
 
     def looked_at(self) -> dict[str, LookedAtQueue]:
         """The queues to look at, as they are now."""
         return {
-            name: LookedAtQueue(queue.last, queue.witness, queue.checked) if queue.begun else LookedAtQueue(NO_MARK)
+            name: (
+                LookedAtQueue(queue.last, queue.witness, queue.checked)
+                if queue.begun
+                else LookedAtQueue(NO_MARK)
+            )
             for name, queue in self.queues.items()
         }
 
-    def _apply_verdict(self, queue: MirroredQueue, span: OriginQueueState, verdict: MirroredQueueDecision) -> bool:
+    def _apply_verdict(
+        self, queue: MirroredQueue, span: OriginQueueState, verdict: MirroredQueueDecision
+    ) -> bool:
         """Apply a verdict to a queue. Whether mirroring goes on."""
         queue.note_last_id(span.last_id, time.monotonic())
         match verdict.action:
@@ -150,7 +197,9 @@ class MirrorCopier:
                 if queue.name not in self._settings.named_queues:
                     del self.queues[queue.name]
             case "compare":
-                self._stop_queue(queue, reissued_error(queue, self._find_first_difference(queue, span)))
+                self._stop_queue(
+                    queue, reissued_error(queue, self._find_first_difference(queue, span))
+                )
             case "stop":
                 assert verdict.error is not None
                 self._stop_queue(queue, verdict.error)
@@ -162,10 +211,20 @@ class MirrorCopier:
                 return True
         return False
 
-    def _begin_mirrors(self, wanted: Mapping[str, OriginQueueState], replaced: Mapping[str, str] | None = None, tries: int = 3) -> None:
-        """Make mirrors, or resume them. ``replaced``: the lives here that may be given up for those at the origin."""
+    def _begin_mirrors(
+        self,
+        wanted: Mapping[str, OriginQueueState],
+        replaced: Mapping[str, str] | None = None,
+        tries: int = 3,
+    ) -> None:
+        """Make mirrors, or resume them. ``replaced``: the lives here that may be given up for those
+        at the origin.
+        """
         expected = dict.fromkeys(wanted, "") | dict(replaced or {})
-        of = {name: MirrorOf(self._settings.masked_origin, self._mirror_path(span)) for name, span in wanted.items()}
+        of = {
+            name: MirrorOf(self._settings.masked_origin, self._mirror_path(span))
+            for name, span in wanted.items()
+        }
         given_up: dict[str, str] = {}
         for name, begun in self._target.begin(wanted, of, expected).items() if wanted else ():
             queue, span = self.queues[name], wanted[name]
@@ -179,7 +238,9 @@ class MirrorCopier:
         if given_up and tries:
             self._begin_mirrors({name: wanted[name] for name in given_up}, given_up, tries - 1)
 
-    def _replace_or_stop_own_queue(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult, of: MirrorOf) -> None:
+    def _replace_or_stop_own_queue(
+        self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult, of: MirrorOf
+    ) -> None:
         """Here is a queue of this bus' own."""
         if self._settings.replace and not span.mirror_of:
             self._replace(queue, span, begun, of)
@@ -188,8 +249,12 @@ class MirrorCopier:
         queue.note_last_id(span.last_id, time.monotonic())
         self._stop_queue(queue, no_mirror_error(queue, span, begun))
 
-    def _may_give_up(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult) -> bool:
-        """Whether what is here of another life may be given up for the life at the origin. Else the queue is stopped."""
+    def _may_give_up(
+        self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult
+    ) -> bool:
+        """Whether what is here of another life may be given up for the life at the origin. Else the
+        queue is stopped.
+        """
         if not begun.mirror_of:
             return True
         origin = MirrorOf.parse(begun.mirror_of).origin
@@ -201,15 +266,24 @@ class MirrorCopier:
             return False
         if not begun.last or self._settings.new_life != "stop":
             return True
-        queue.begun, queue.copy_here, queue.born, queue.last, queue.ttl_s = False, True, begun.born, begun.last, span.ttl_s
+        queue.begun, queue.copy_here, queue.born, queue.last, queue.ttl_s = (
+            False,
+            True,
+            begun.born,
+            begun.last,
+            span.ttl_s,
+        )
         self._stop_queue(queue, new_life_error(queue, span, begun))
         return False
 
-    def _on_begun(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult) -> None:
+    def _on_begun(
+        self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult
+    ) -> None:
         if queue.born and queue.born != begun.born:
             self._counts.lives.add()
             log.warning(
-                "queue %r was made anew at its origin: the copy of its life %s, up to id %d, ends here, and life %s begins behind id %d",
+                "queue %r was made anew at its origin: the copy of its life %s, up to id %d, ends"
+                " here, and life %s begins behind id %d",
                 queue.name,
                 queue.born,
                 queue.last,
@@ -217,7 +291,13 @@ class MirrorCopier:
                 begun.last,
             )
         queue.begun = queue.copy_here = True
-        queue.born, queue.last, queue.mark, queue.ttl_s, queue.floor = begun.born, begun.last, begun.mark, span.ttl_s, 0
+        queue.born, queue.last, queue.mark, queue.ttl_s, queue.floor = (
+            begun.born,
+            begun.last,
+            begun.mark,
+            span.ttl_s,
+            0,
+        )
         queue.witness = Witness.parse(begun.witness)
         queue.reset()
         queue.note_last_id(span.last_id, time.monotonic())
@@ -226,9 +306,18 @@ class MirrorCopier:
         elif queue.last > span.last_id or queue.witness.id:
             self.look = True
 
-    def _replace(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult, of: MirrorOf) -> None:
-        log.warning("queue %r of this bus, with ids up to %d, is given up for the copy of %s", queue.name, begun.last, self._settings.masked_origin)
-        again = self._target.begin({queue.name: span}, {queue.name: of}, {queue.name: begun.born}, replace=True)[queue.name]
+    def _replace(
+        self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult, of: MirrorOf
+    ) -> None:
+        log.warning(
+            "queue %r of this bus, with ids up to %d, is given up for the copy of %s",
+            queue.name,
+            begun.last,
+            self._settings.masked_origin,
+        )
+        again = self._target.begin(
+            {queue.name: span}, {queue.name: of}, {queue.name: begun.born}, replace=True
+        )[queue.name]
         if again.status == "ok":
             queue.born = again.born
             self._on_begun(queue, span, again)
@@ -238,7 +327,9 @@ class MirrorCopier:
         return (*before, self._settings.origin_name or self._settings.masked_origin)
 
     def find_copies(self) -> None:
-        """Of queues whose first look found the origin away: those that another process has copied, and how far, live on as well."""
+        """Of queues whose first look found the origin away: those that another process has copied,
+        and how far, live on as well.
+        """
         unknown = [name for name, queue in self.queues.items() if queue.copy_here is None]
         copies = self._target.copies(self._settings.masked_origin, unknown) if unknown else {}
         for name in unknown:
@@ -249,9 +340,15 @@ class MirrorCopier:
                 queue.note_last_id(copy.seen, time.monotonic())
 
     def keep_alive(self) -> None:
-        """A mirror lives as long as its origin does, and its ttl more; and while the origin is away."""
+        """A mirror lives as long as its origin does, and its ttl more; and while the origin is
+        away.
+        """
         now = time.monotonic()
-        due = [queue for queue in self.queues.values() if queue.copy_here and now - queue.touched >= min(TOUCH_INTERVAL_S, queue.ttl_s / 4)]
+        due = [
+            queue
+            for queue in self.queues.values()
+            if queue.copy_here and now - queue.touched >= min(TOUCH_INTERVAL_S, queue.ttl_s / 4)
+        ]
         if due:
             self._target.touch([queue.name for queue in due])
         for queue in due:
@@ -270,7 +367,9 @@ class MirrorCopier:
         return low
 
     def plan(self, now: float) -> list[CopyRange]:
-        """What is read next in one call: a window of one queue, or short ones of many."""
+        """Return the ranges to read next in one call: a window of one queue, or short ones of
+        many.
+        """
         windows: list[CopyRange] = []
         size = 0
         rate = self._settings.bytes_per_s
@@ -278,8 +377,16 @@ class MirrorCopier:
             if now < self._read_at:
                 break
             queue = self.queues.get(name)
-            window = queue.window(min(WINDOW_BYTES, rate // 4) if rate else WINDOW_BYTES) if queue else None
-            if windows and window and (window.rows > SHORT_WINDOW_ROWS or size + window.bytes > WINDOW_BYTES):
+            window = (
+                queue.window(min(WINDOW_BYTES, rate // 4) if rate else WINDOW_BYTES)
+                if queue
+                else None
+            )
+            if (
+                windows
+                and window
+                and (window.rows > SHORT_WINDOW_ROWS or size + window.bytes > WINDOW_BYTES)
+            ):
                 continue
             del self._ready[name]
             if queue is None or window is None:
@@ -289,7 +396,7 @@ class MirrorCopier:
             self._note_bytes_read(window.bytes)
             queue.planned = window.upto or window.newest
             if queue.seen > queue.planned:
-                self._ready[name] = None  # behind the others
+                self._ready[name] = None  # after the others
             if window.rows > SHORT_WINDOW_ROWS or len(windows) == WINDOWS_PER_READ:
                 break
         return windows
@@ -300,7 +407,7 @@ class MirrorCopier:
 
     @property
     def next_read(self) -> list[float]:
-        """When more may be read, where that is limited."""
+        """Return the time of the next read, where reading is limited."""
         return [self._read_at] if self._ready and self._settings.bytes_per_s else []
 
     def append(self, found: Sequence[CopyRangeReadResult]) -> None:
@@ -308,11 +415,18 @@ class MirrorCopier:
         sound: dict[str, CopyRangeReadResult] = {}
         for rows in found:
             queue = self.queues.get(rows.window.queue)
-            if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
+            if (
+                queue is None
+                or not queue.begun
+                or queue.born != rows.window.born
+                or not rows.window.after <= queue.last < rows.upto
+            ):
                 continue  # planned before something went otherwise, or had by another mirror
             queue.learn_row_size(rows)
             clock = rows.clock if rows.window.witness == queue.witness else NO_CLOCK
-            verdict = compare_with_origin(queue, drop_copied_rows(rows, queue.last), clock, name=self.name)
+            verdict = compare_with_origin(
+                queue, drop_copied_rows(rows, queue.last), clock, name=self.name
+            )
             if verdict.action == "copy" and rows.sound:
                 sound[queue.name] = rows
                 continue
@@ -324,7 +438,9 @@ class MirrorCopier:
         for name, answer in self._target.append([*sound.values()]).items() if sound else ():
             self._note_copied(self.queues[name], sound[name], answer)
 
-    def _note_copied(self, queue: MirroredQueue, rows: CopyRangeReadResult, answer: MirrorAppendResult | BusError) -> None:
+    def _note_copied(
+        self, queue: MirroredQueue, rows: CopyRangeReadResult, answer: MirrorAppendResult | BusError
+    ) -> None:
         if not self._on_append_answer(queue, answer, 0):
             return
         assert isinstance(answer, MirrorAppendResult)
@@ -345,8 +461,10 @@ class MirrorCopier:
             self._ready[queue.name] = None
         self._note_bytes_read(rows.bytes - rows.window.bytes)
 
-    def _on_append_answer(self, queue: MirroredQueue, answer: MirrorAppendResult | BusError, floor: int) -> bool:
-        """What the servers here have said of a chunk; whether it is there."""
+    def _on_append_answer(
+        self, queue: MirroredQueue, answer: MirrorAppendResult | BusError, floor: int
+    ) -> bool:
+        """Handle the answer of the servers here to a chunk, and return whether it is stored."""
         if isinstance(answer, BusError):
             self._stop_queue(queue, answer)
             return False

@@ -1,11 +1,13 @@
-"""Whether an origin still has the history that was copied, once the last copied message is gone there.
+"""Whether an origin still has the history that was copied, once the last copied message is gone
+there.
 
 A push of ours notes in the clock of its queue which id was the newest in that second
 (core/times_of_ids.py). A mirror keeps one such pair as a witness. An origin that lost messages and
 issued their ids again has later pairs for these ids, and none in the second of the witness.
 
-Not provable: ids that only npm busmq pushed, which notes no times; pairs that the clock has dropped;
-queues that keep what is acknowledged, whose pairs may be further apart (lua/include/clock.lua).
+Not provable: ids that only npm busmq pushed, which notes no times; pairs that the clock has
+dropped; queues that keep what is acknowledged, whose pairs may be further apart
+(lua/include/clock.lua).
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class ClockExcerpt(NamedTuple):
         return next((pair for pair in reversed(self.pairs) if pair.id <= id), NO_WITNESS)
 
     def contradiction(self, witness: Witness) -> tuple[Witness, Witness] | None:
-        """Return the neighbours of the witness that prove another history; None if nothing does.
+        """Return the neighbours of the witness that prove another history; return None if nothing
+        contradicts it.
 
         The pair before it shows that the clock has not dropped its second.
         """
@@ -70,7 +73,9 @@ class ClockExcerpt(NamedTuple):
 NO_CLOCK = ClockExcerpt()
 
 
-def read_clocks(store: MirrorOriginReadStore, wanted: Mapping[str, tuple[Witness, int]]) -> dict[str, ClockExcerpt]:
+def read_clocks(
+    store: MirrorOriginReadStore, wanted: Mapping[str, tuple[Witness, int]]
+) -> dict[str, ClockExcerpt]:
     """Return the pairs of each queue from before its witness up to an id. Raises LinkLost.
 
     Empty where the origin does not tell them: a user without the right, an older server.
@@ -78,10 +83,15 @@ def read_clocks(store: MirrorOriginReadStore, wanted: Mapping[str, tuple[Witness
     ids = {name: (min(witness.id or upto, upto), upto) for name, (witness, upto) in wanted.items()}
     try:
         answers = store.times(ids) if ids else {}
-        found = {name: ClockExcerpt(each.born, [Witness(*pair) for pair in each.pairs]) for name, each in answers.items()}
+        found = {
+            name: ClockExcerpt(each.born, [Witness(*pair) for pair in each.pairs])
+            for name, each in answers.items()
+        }
         suspects = [name for name, clock in found.items() if clock.contradiction(wanted[name][0])]
         # A long retention sets pairs apart: there a missing one proves nothing.
-        for name, state in store.states(dict.fromkeys(suspects, NO_MARK)).items() if suspects else ():
+        for name, state in (
+            store.states(dict.fromkeys(suspects, NO_MARK)).items() if suspects else ()
+        ):
             if state.done:
                 del found[name]
     except LinkLost:

@@ -1,7 +1,10 @@
-"""The process that mirrors: one thread decides and writes here (mirror/mirror_copier.py), a few others read at the origin.
+"""The process that mirrors: one thread decides and writes here (mirror/mirror_copier.py), a few
+others read at the origin.
 
-Rule 1. Progress is the copy itself. After any error everything that was under way is forgotten, and the mirrors say how far they are.
-Rule 2. Windows are appended in the order in which they were planned, so that those of one queue follow each other.
+Rule 1. Progress is the copy itself. After any error everything that was under way is forgotten, and
+        the mirrors say how far they are.
+Rule 2. Windows are appended in the order in which they were planned, so that those of one queue
+        follow each other.
 Rule 3. A queue that stops holds up no other, and is looked at again with every look at all of them.
 """
 
@@ -25,7 +28,14 @@ from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import CopyRangeReadResult
 from busmq_spark.mirror.mirror_copier import MirrorCopier
 from busmq_spark.mirror.origin_history import ClockExcerpt
-from busmq_spark.mirror.origin_reader import LookedAtQueue, ThreadLocalOriginStores, look_at_clocks, look_at_queues, make_push_listeners, read_windows
+from busmq_spark.mirror.origin_reader import (
+    LookedAtQueue,
+    ThreadLocalOriginStores,
+    look_at_clocks,
+    look_at_queues,
+    make_push_listeners,
+    read_windows,
+)
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, encode_report
 from busmq_spark.mirror.target import MirrorTarget
@@ -33,36 +43,49 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 MAX_READS_AT_ONCE = 6
-"""Calls that read at the origin at once, each in a thread: 18 MB, which a link 100 ms away carries at 180 MB/s. A federation server works on eight
-of one secret at once (``reads_per_secret``)."""
+"""Calls that read at the origin at once, each in a thread: 18 MB, which a link 100 ms away carries
+at 180 MB/s. A federation server works on eight of one secret at once (``reads_per_secret``).
+"""
 COUNTER_POLL_S = 1.0
-"""How often the id counters are asked for while nothing is pushed."""
+"""Seconds between two reads of the id counters while nothing is pushed."""
 QUEUE_CHECK_INTERVAL_S = 5.0
-"""How often all queues are looked at: lives, trims, groups."""
+"""Seconds between two looks at all queues: lives, trims, groups."""
 DISCOVERY_INTERVAL_S, DISCOVERY_PAUSE_FACTOR = 10.0, 20
-"""How often new queues are looked for; a walk over all keys is followed by a pause of so many times as long as it took."""
+"""Seconds between two searches for new queues; a walk over all keys is followed by a pause of so
+many times its duration.
+"""
 REPORT_INTERVAL_S = 5.0
 CLUSTER_QUEUES_ASKED_PER_S, MAX_CLUSTER_QUEUES_ASKED_PER_S = 20, 10_000
-"""In a cluster each queue is asked on its own: so many a second at rest, and so many a second at most."""
+"""In a cluster each queue is asked on its own: so many a second at rest, and so many a second at
+most.
+"""
 PAUSES_S = (0.2, 15.0)
 """The first and the longest pause after an error."""
-_OriginLook: TypeAlias = tuple[dict[str, OriginQueueState], dict[str, tuple[str, Positions]], dict[str, ClockExcerpt]]
+_OriginLook: TypeAlias = tuple[
+    dict[str, OriginQueueState], dict[str, tuple[str, Positions]], dict[str, ClockExcerpt]
+]
 log = logging.getLogger("busmq_spark")
 
 
 class MirrorRunner:
-    """Mirrors queues of ``settings.origin`` to the servers of ``here``, from :meth:`start` to :meth:`stop`."""
+    """Mirrors queues of ``settings.origin`` to the servers of ``here``, from :meth:`start` to
+    :meth:`stop`.
+    """
 
-    def __init__(self, settings: MirrorSettings, here: RedisOptions, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, settings: MirrorSettings, here: RedisOptions, metrics: Metrics | None = None
+    ) -> None:
         self.settings = settings
         self.error: BusError | None = None
-        """Why nothing is mirrored now; None while it is."""
+        """Why nothing is mirrored now; the error is None while it is running."""
         self.looked = 0
         """The last look at all queues that :meth:`look_now` asked for and that is over."""
         self._wanted = 0
         self._target = MirrorTarget(here)
         self._origins = ThreadLocalOriginStores(settings)
-        self._pool = ThreadPoolExecutor(MAX_READS_AT_ONCE + 1, "busmq-mirror-reader")  # one more, so that questions do not wait for rows
+        self._pool = ThreadPoolExecutor(
+            MAX_READS_AT_ONCE + 1, "busmq-mirror-reader"
+        )  # one more, so that questions do not wait for rows
         metrics = metrics or Metrics()
         self._counts = MirrorMetrics(metrics)
         self._copier = MirrorCopier(settings, self._target, self._counts, self._mark_there)
@@ -82,20 +105,27 @@ class MirrorRunner:
     def start(self) -> None:
         """Begin. Raises what the first look for queues raises: no answer, a wrong secret.
 
-        Without an answer what is here is kept alive first: however often it is started again, no copy ends before its origin is back.
+        Without an answer what is here is kept alive first: however often it is started again, no
+        copy ends before its origin is back.
         """
         try:
             found = self._pool.submit(self._discover).result()
         except LinkLost:
             with suppress(BusError):
-                self._target.touch([*self._target.copies(self.settings.masked_origin, self._target.names(self.settings.accepts))])
+                self._target.touch(
+                    [
+                        *self._target.copies(
+                            self.settings.masked_origin, self._target.names(self.settings.accepts)
+                        )
+                    ]
+                )
             raise
         self._on_discovered(found)
         self._target.report(self._token, self._make_report())
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what is under way is done or not, never half."""
+        """End; each step under way is done or not, never half."""
         self._stopped.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -107,7 +137,9 @@ class MirrorRunner:
         self._target.close()
 
     def look_now(self) -> int:
-        """Look at all queues, and for new ones; ``looked`` is the number returned, or higher, when that is over."""
+        """Look at all queues, and for new ones; ``looked`` is the number returned, or higher, when
+        that is over.
+        """
         self._wanted += 1
         self._due["discover"] = 0.0
         self._wake.set()
@@ -117,7 +149,7 @@ class MirrorRunner:
         """Of each queue, by name. From any thread."""
         return self._copier.status()
 
-    # -- the loop ---------------------------------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -149,17 +181,25 @@ class MirrorRunner:
             self._wake.wait(max(0.0, until - now))
 
     def _submit_due_work(self, now: float) -> None:
-        """What is due."""
+        """Submit the due work."""
         counted = self._copier.last_copied_ids
         if counted and (now >= self._due["poll"] or self._pushed.take(now)):
             self._due["poll"] = now + MAX_ID  # until it is answered
-            self._submit(lambda: self._read_counters(list(counted)), lambda found: self._on_counters(found, counted))
+            self._submit(
+                lambda: self._read_counters(list(counted)),
+                lambda found: self._on_counters(found, counted),
+            )
         if self._copier.look or now >= self._due["look"]:
             self._copier.look = False
-            self._due["look"] = now + max(QUEUE_CHECK_INTERVAL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S)
+            self._due["look"] = now + max(
+                QUEUE_CHECK_INTERVAL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S
+            )
             names = self._copier.looked_at()
             wanted = self._wanted if self._due["discover"] else 0
-            self._submit(lambda: self._look_at_origin(names), lambda found: self._on_spans(found, names, wanted))
+            self._submit(
+                lambda: self._look_at_origin(names),
+                lambda found: self._on_spans(found, names, wanted),
+            )
         if now >= self._due["discover"]:
             self._due["discover"] = now + MAX_ID
             self._submit(self._discover, self._on_discovered)
@@ -170,8 +210,16 @@ class MirrorRunner:
 
     def _start_reads(self) -> None:
         """Keep all readers busy, also while the rows of one are appended."""
-        while len(self._windows) < MAX_READS_AT_ONCE and (asked := self._copier.plan(time.monotonic())):
-            self._windows.append(self._start_job(lambda windows=asked: read_windows(self._origins.store_of_thread, windows)))  # type: ignore[misc]
+        while len(self._windows) < MAX_READS_AT_ONCE and (
+            asked := self._copier.plan(time.monotonic())
+        ):
+            self._windows.append(
+                self._start_job(
+                    lambda windows=asked: read_windows(  # type: ignore[misc]
+                        self._origins.store_of_thread, windows
+                    )
+                )
+            )
 
     def _start_job(self, work: Callable[[], Any]) -> Future[Any]:
         job = self._pool.submit(work)
@@ -182,8 +230,12 @@ class MirrorRunner:
         self._jobs.append((self._start_job(work), then))
 
     def _on_link_lost(self, error: BusError) -> None:
-        """Forget what is under way, and wait a little: longer each time, and never in step with others."""
-        self._counts.breaks.add(side="here" if error.details.get("url") == self._target.masked_url else "origin")
+        """Forget what is under way, and wait a little: longer each time, and never in step with
+        others.
+        """
+        self._counts.breaks.add(
+            side="here" if error.details.get("url") == self._target.masked_url else "origin"
+        )
         if str(self.error) != str(error):
             log.warning("mirroring pauses: %s", error)
         self.error = error
@@ -202,21 +254,29 @@ class MirrorRunner:
         self._pushed.resume_at(now)
 
     def _make_report(self) -> str:
-        return encode_report(self.settings.masked_origin, self.settings.patterns, self.error, self.status())
+        return encode_report(
+            self.settings.masked_origin, self.settings.patterns, self.error, self.status()
+        )
 
     @property
     def _separately_asked_queues(self) -> int:
         """Queues that cost a command each to be asked for."""
-        return len(self._copier.queues) if self._target.cluster or self.settings.layout == "cluster" else 0
+        return (
+            len(self._copier.queues)
+            if self._target.cluster or self.settings.layout == "cluster"
+            else 0
+        )
 
-    # -- in the threads that read -----------------------------------------------------------------------------------------------------------
+    # -- in the threads that read ------------------------------------------------------------------
 
     def _discover(self) -> tuple[list[str], float]:
         began, wanted = time.monotonic(), self.settings.named_queues
         if len(wanted) < len(self.settings.patterns):
             wanted = [*wanted, *self._origins.store_of_thread.discover(self.settings.accepts)]
         else:
-            self._origins.store_of_thread.spans(dict.fromkeys(wanted, (NO_MARK, NO_MARK)))  # whether it answers
+            self._origins.store_of_thread.spans(
+                dict.fromkeys(wanted, (NO_MARK, NO_MARK))
+            )  # whether it answers
         return wanted, time.monotonic() - began
 
     def _read_counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:
@@ -230,21 +290,29 @@ class MirrorRunner:
         return spans, positions, look_at_clocks(store, queues, spans)
 
     def _mark_there(self, queue: str, id: int) -> str:
-        found: str = self._pool.submit(lambda: self._origins.store_of_thread.marks({queue: id})[queue]).result()
+        found: str = self._pool.submit(
+            lambda: self._origins.store_of_thread.marks({queue: id})[queue]
+        ).result()
         return found
 
-    # -- what was found ---------------------------------------------------------------------------------------------------------------------
+    # -- what was found ----------------------------------------------------------------------------
 
     def _on_discovered(self, found: tuple[Sequence[str], float]) -> None:
         names, took_s = found
-        self._due["discover"] = time.monotonic() + max(DISCOVERY_INTERVAL_S, DISCOVERY_PAUSE_FACTOR * took_s)
+        self._due["discover"] = time.monotonic() + max(
+            DISCOVERY_INTERVAL_S, DISCOVERY_PAUSE_FACTOR * took_s
+        )
         self._copier.add(names)
         self._copier.look = self._copier.look or self._wanted > self.looked
 
     def _on_counters(self, found: Sequence[tuple[str, Any]], asked: dict[str, int]) -> None:
         now = time.monotonic()
-        self._due["poll"] = now + max(COUNTER_POLL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S)
-        self._pushed.resume_at(now + max(0.005, self._separately_asked_queues / MAX_CLUSTER_QUEUES_ASKED_PER_S))
+        self._due["poll"] = now + max(
+            COUNTER_POLL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S
+        )
+        self._pushed.resume_at(
+            now + max(0.005, self._separately_asked_queues / MAX_CLUSTER_QUEUES_ASKED_PER_S)
+        )
         self._copier.count({name: int(counter or 0) for name, counter in found}, asked)
 
     def _on_spans(self, found: _OriginLook, asked: dict[str, LookedAtQueue], wanted: int) -> None:
@@ -271,7 +339,9 @@ class _PushSignal(threading.Event):
         self._wake.set()
 
     def take(self, now: float) -> bool:
-        """Whether something was pushed, once; False before the time that the last answer has named."""
+        """Whether something was pushed, once; False before the time that the last answer has
+        named.
+        """
         if now < self._next or not self.is_set():
             return False
         self.clear()
@@ -284,5 +354,5 @@ class _PushSignal(threading.Event):
 
     @property
     def next_answer(self) -> list[float]:
-        """When to look again, where a push came too early."""
+        """Return the time of the next look, where a push came too early."""
         return [self._next] if self.is_set() else []

@@ -1,4 +1,4 @@
-"""What is mirrored, from where, and how; values only."""
+"""The settings of a mirror: its queues, origin and options; values only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from busmq_spark.arguments import check_flag, check_one_of, check_path, check_text, check_whole, join_urls
+from busmq_spark.arguments import (
+    check_flag,
+    check_one_of,
+    check_path,
+    check_text,
+    check_whole,
+    join_urls,
+)
 from busmq_spark.core.keys import QueueKeys, check_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.extras import missing_package
@@ -18,13 +25,15 @@ if TYPE_CHECKING:
     from busmq_spark.federation.address import FederationAddress
 
 MIRROR_PATIENCE_S = 1.0
-"""How long one step is retried by the links themselves; then the mirror pauses, and looks anew at what it knew."""
+"""Seconds for which the links themselves retry a step; then the mirror pauses, and looks anew."""
 RETENTIONS, NEW_LIVES = ("origin", "own"), ("stop", "follow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
-    """``origin`` is ``redis://…`` with the layout and credentials of the servers there, or ``wss://…`` with the secret of a federation server."""
+    """``origin`` is ``redis://…`` with the layout and credentials of the servers there, or
+    ``wss://…`` with the secret of a federation server.
+    """
 
     origin: str = field(repr=False)
     patterns: tuple[str, ...]
@@ -40,9 +49,13 @@ class MirrorSettings:
     groups: bool = False
     """Whether the origin's group positions are copied."""
     retention: str = "origin"
-    """origin: what the origin does not store any more goes here, too. own: it stays until the readers of the mirror have acked it."""
+    """origin: messages that the origin deletes are deleted here, too. own: they stay until the
+    readers of the mirror have acked them.
+    """
     new_life: str = "stop"
-    """What to do when a queue was made anew at the origin: stop, which keeps the copy of its life before, or follow, which gives it up."""
+    """The reaction to a queue that was made anew at the origin: stop, which keeps the copy of its
+    life before, or follow, which gives it up.
+    """
     bytes_per_s: int = 0
     """Most bytes of values a second; 0: as fast as it goes."""
     name: str = ""
@@ -55,7 +68,12 @@ class MirrorSettings:
     def __post_init__(self) -> None:
         self._check_types()
         if not self.patterns:
-            raise ConfigError(reason="no queue is named that shall be mirrored; expected names or patterns such as 'orders-*'")
+            raise ConfigError(
+                reason=(
+                    "no queue is named that shall be mirrored; expected names or patterns such as"
+                    " 'orders-*'"
+                )
+            )
         check_one_of("retention", self.retention, RETENTIONS)
         check_one_of("new_life", self.new_life, NEW_LIVES)
         check_one_of("layout", self.layout, LAYOUTS)
@@ -80,7 +98,7 @@ class MirrorSettings:
 
     @property
     def is_federated(self) -> bool:
-        """Whether the origin is behind a federation server."""
+        """Whether the origin is a federation server."""
         return self.origin.startswith(("ws://", "wss://"))
 
     @property
@@ -99,12 +117,21 @@ class MirrorSettings:
 
     @property
     def federation(self) -> FederationAddress:
-        """The origin as a federation server. Raises LocalToolMissing without the package for web sockets."""
+        """The origin as a federation server. Raises LocalToolMissing without the package for web
+        sockets.
+        """
         try:
             from busmq_spark.federation.address import FederationAddress
         except ModuleNotFoundError as error:
             raise missing_package(error, "federation") from None
-        return FederationAddress(self.origin, self.secret, self.tls_ca, self.tls_certificate, self.tls_key, patience_s=MIRROR_PATIENCE_S)
+        return FederationAddress(
+            self.origin,
+            self.secret,
+            self.tls_ca,
+            self.tls_certificate,
+            self.tls_key,
+            patience_s=MIRROR_PATIENCE_S,
+        )
 
     @property
     def masked_origin(self) -> str:
@@ -117,10 +144,16 @@ class MirrorSettings:
         return [each for each in self.patterns if not any(sign in each for sign in "*?[")]
 
     def accepts(self, queue: str) -> bool:
-        """Whether a queue is mirrored. Those of channels and services, which live for moments, only where they are named."""
+        """Whether a queue is mirrored. Queues of channels and services, which live for moments, are
+        accepted only by their name.
+        """
         return matches(queue, self.patterns)
 
 
 def matches(queue: str, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns is the name of the queue, or stands for it; for queues of channels and services only the first counts."""
-    return queue in patterns or (QueueKeys(queue).has_clock and any(fnmatchcase(queue, each) for each in patterns))
+    """Whether one of the patterns is the name of the queue, or stands for it; for queues of
+    channels and services only the first counts.
+    """
+    return queue in patterns or (
+        QueueKeys(queue).has_clock and any(fnmatchcase(queue, each) for each in patterns)
+    )

@@ -1,4 +1,6 @@
-"""How a mirror is: for those who ask, for metrics, and for the report that other processes read."""
+"""The status of a mirror: for its users, for metrics, and for the report that other processes
+read.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ MAX_QUEUES_IN_REPORT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class MirroredQueueStatus:
-    """One queue of a mirror."""
+    """A queue of a mirror."""
 
     queue: str
     born: str
@@ -31,7 +33,9 @@ class MirroredQueueStatus:
     copied: int
     """Messages that this process has copied."""
     skipped: int
-    """Ids that were gone at the origin before they were copied: taken by a consumer there, acked, or never stored."""
+    """Ids that were gone at the origin before they were copied: taken by a consumer there, acked,
+    or never stored.
+    """
     error: BusError | None
     """Why it is mirrored no further."""
 
@@ -39,20 +43,55 @@ class MirroredQueueStatus:
 def status_of(queue: MirroredQueue, now: float) -> MirroredQueueStatus:
     """``now`` by the clock of :meth:`MirroredQueue.note_last_id`."""
     behind_s = 0.0 if queue.behind_since is None else max(0.0, now - queue.behind_since)
-    return MirroredQueueStatus(queue.name, queue.born, queue.last, queue.behind, behind_s, queue.copied, queue.skipped, queue.stopped)
+    return MirroredQueueStatus(
+        queue.name,
+        queue.born,
+        queue.last,
+        queue.behind,
+        behind_s,
+        queue.copied,
+        queue.skipped,
+        queue.stopped,
+    )
 
 
-def encode_report(origin: str, patterns: Sequence[str], error: BusError | None, queues: Iterable[MirroredQueueStatus]) -> str:
-    """What a process says of itself in Redis: queues that are behind or stopped by name, all others only in the number."""
+def encode_report(
+    origin: str,
+    patterns: Sequence[str],
+    error: BusError | None,
+    queues: Iterable[MirroredQueueStatus],
+) -> str:
+    """Return the report of a process for Redis: queues that lag or are stopped by name, all others
+    only in the number.
+    """
     all_ = list(queues)
-    odd = sorted((each for each in all_ if each.behind or each.error), key=lambda each: -each.behind_s)[:MAX_QUEUES_IN_REPORT]
-    said = {each.queue: [each.last + each.behind, round(each.behind_s, 1), str(each.error) if each.error else None] for each in odd}
-    return json.dumps({"from": origin, "patterns": patterns, "queues": len(all_), "error": error_text(error) if error else None, "odd": said})
+    odd = sorted(
+        (each for each in all_ if each.behind or each.error), key=lambda each: -each.behind_s
+    )[:MAX_QUEUES_IN_REPORT]
+    said = {
+        each.queue: [
+            each.last + each.behind,
+            round(each.behind_s, 1),
+            str(each.error) if each.error else None,
+        ]
+        for each in odd
+    }
+    return json.dumps(
+        {
+            "from": origin,
+            "patterns": patterns,
+            "queues": len(all_),
+            "error": error_text(error) if error else None,
+            "odd": said,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
-    """What a process has said; ``odd``: queue → last id that the origin has given, for how many seconds the copy has been behind, error."""
+    """The report of a process; ``odd``: queue → last id that the origin has given, seconds for
+    which the copy has lagged, error.
+    """
 
     origin: str
     patterns: tuple[str, ...]
@@ -62,30 +101,53 @@ class MirrorReport:
 
     @classmethod
     def parse(cls, text: bytes) -> MirrorReport | None:
-        """None for what no process of ours has written."""
+        """Return None for text that no process of ours has written."""
         try:
             found = json.loads(text)
-            odd = {queue: (int(ids), float(s), error) for queue, (ids, s, error) in found["odd"].items()}
-            return cls(str(found["from"]), tuple(found["patterns"]), int(found["queues"]), found["error"], odd)
+            odd = {
+                queue: (int(ids), float(s), error)
+                for queue, (ids, s, error) in found["odd"].items()
+            }
+            return cls(
+                str(found["from"]),
+                tuple(found["patterns"]),
+                int(found["queues"]),
+                found["error"],
+                odd,
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
 class MirrorMetrics:
-    """What a process counts."""
+    """The counters of a process."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.messages = metrics.counter("busmq_mirror_messages_total", "Messages copied")
         self.bytes = metrics.counter("busmq_mirror_bytes_total", "Bytes of their values")
-        self.skipped = metrics.counter("busmq_mirror_skipped_total", "Ids that were gone at the origin before they were copied")
-        self.lives = metrics.counter("busmq_mirror_lives_total", "Queues that were made anew at the origin, and so here")
+        self.skipped = metrics.counter(
+            "busmq_mirror_skipped_total", "Ids that were gone at the origin before they were copied"
+        )
+        self.lives = metrics.counter(
+            "busmq_mirror_lives_total", "Queues that were made anew at the origin, and so here"
+        )
         self.breaks = metrics.counter(
-            "busmq_mirror_breaks_total", "Times that the origin or the servers here were away, by side", side=("origin", "here")
+            "busmq_mirror_breaks_total",
+            "Times that the origin or the servers here were away, by side",
+            side=("origin", "here"),
         )
         self.queues = metrics.gauge("busmq_mirror_queues", "Queues that are mirrored")
-        self.stopped = metrics.gauge("busmq_mirror_queues_stopped", "Queues that are mirrored no further, see the log or busmq mirror status")
-        self.behind = metrics.gauge("busmq_mirror_behind_messages", "Ids that the origin has given and that are not copied, of all queues")
-        self.behind_s = metrics.gauge("busmq_mirror_behind_seconds", "For how long the queue that is worst has been behind")
+        self.stopped = metrics.gauge(
+            "busmq_mirror_queues_stopped",
+            "Queues that are mirrored no further, see the log or busmq mirror status",
+        )
+        self.behind = metrics.gauge(
+            "busmq_mirror_behind_messages",
+            "Ids that the origin has given and that are not copied, of all queues",
+        )
+        self.behind_s = metrics.gauge(
+            "busmq_mirror_behind_seconds", "For how long the queue that is worst has been behind"
+        )
 
     def measure(self, queues: Iterable[MirroredQueueStatus]) -> None:
         """Set the gauges."""

@@ -1,4 +1,4 @@
-"""This data centre: where the mirrors are. One thread."""
+"""This data centre: where the mirrors are. Only one thread may use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from busmq_spark.core import mirror as flows
 from busmq_spark.core.command_generators import Flow, run_flows_together
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, mirror_report, server_index
-from busmq_spark.core.mirror import BeginMirrorResult, MirrorAppendResult, MirrorChunk, MirrorOf, MirrorQueueState, OriginQueueState, Positions
+from busmq_spark.core.mirror import (
+    BeginMirrorResult,
+    MirrorAppendResult,
+    MirrorChunk,
+    MirrorOf,
+    MirrorQueueState,
+    OriginQueueState,
+    Positions,
+)
 from busmq_spark.core.reader_operations import keep_alive, marks
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import CopyRangeReadResult
@@ -38,21 +46,38 @@ class MirrorTarget:
         self._places: dict[str, int] = {}
 
     def keys(self, queue: str) -> QueueKeys:
-        """How the keys of a queue are spelt here."""
+        """Return the keys of a queue as they are spelt here."""
         return QueueKeys(queue, self.cluster)
 
     def begin(
-        self, wanted: Mapping[str, OriginQueueState], of: Mapping[str, MirrorOf], expected: Mapping[str, str], *, replace: bool = False
+        self,
+        wanted: Mapping[str, OriginQueueState],
+        of: Mapping[str, MirrorOf],
+        expected: Mapping[str, str],
+        *,
+        replace: bool = False,
     ) -> dict[str, BeginMirrorResult]:
-        """Make these queues mirrors, or go on with them; ``expected``: their lives here, where that is known."""
+        """Make these queues mirrors, or go on with them; ``expected``: their lives here, where that
+        is known.
+        """
 
         def flow(queue: str) -> Flow[BeginMirrorResult]:
-            return flows.begin_mirror(self.keys(queue), wanted[queue], of[queue], expected=expected[queue], replace=replace)
+            return flows.begin_mirror(
+                self.keys(queue),
+                wanted[queue],
+                of[queue],
+                expected=expected[queue],
+                replace=replace,
+            )
 
         return self._run_for_each(list(wanted), flow)
 
-    def append(self, rows: Sequence[CopyRangeReadResult]) -> dict[str, MirrorAppendResult | BusError]:
-        """Append what was read, one window of each queue. Of each queue the last answer, or the error it is stopped by. Raises LinkLost."""
+    def append(
+        self, rows: Sequence[CopyRangeReadResult]
+    ) -> dict[str, MirrorAppendResult | BusError]:
+        """Append what was read, one window of each queue. Of each queue the last answer, or the
+        error it is stopped by. Raises LinkLost.
+        """
         found: dict[str, MirrorAppendResult | BusError] = {}
         pieces = [(each.window.queue, chunk) for each in rows for chunk in split_into_chunks(each)]
         self._locate([each.window.queue for each in rows])
@@ -60,7 +85,13 @@ class MirrorTarget:
             own = [piece for piece in pieces if self._places[piece[0]] == server]
             for part in _group_into_calls(own):
                 for (queue, _), answer in zip(
-                    part, link.run(run_flows_together([flows.append_chunk(self.keys(q), chunk) for q, chunk in part])), strict=True
+                    part,
+                    link.run(
+                        run_flows_together(
+                            [flows.append_chunk(self.keys(q), chunk) for q, chunk in part]
+                        )
+                    ),
+                    strict=True,
                 ):
                     if not isinstance(found.get(queue), BusError):
                         found[queue] = answer
@@ -68,7 +99,9 @@ class MirrorTarget:
 
     def trim(self, chunks_: Mapping[str, MirrorChunk]) -> dict[str, MirrorAppendResult | BusError]:
         """Drop what the origin has dropped; of each queue the answer."""
-        return self._run_each(list(chunks_), lambda queue: flows.append_chunk(self.keys(queue), chunks_[queue]))
+        return self._run_each(
+            list(chunks_), lambda queue: flows.append_chunk(self.keys(queue), chunks_[queue])
+        )
 
     def set_positions(self, of: Mapping[str, tuple[str, Positions]]) -> None:
         """Set groups to where those of the origin are."""
@@ -84,9 +117,15 @@ class MirrorTarget:
         return [queue for queue, _ in discover_queues(self._links) if accepts(queue)]
 
     def copies(self, of: str, queues: Sequence[str]) -> dict[str, MirrorQueueState]:
-        """What those of these queues say of themselves that are copies of the origin ``of``, as it is for people."""
-        states = chain.from_iterable(link.run(flows.read_mirror_states(keys)) for link, keys in self._keys_by_link(queues))
-        return {state.queue: state for state in states if state is not None and state.of.origin == of}
+        """Return the mirror states of the queues that are copies of the origin ``of``, in its
+        printable form.
+        """
+        states = chain.from_iterable(
+            link.run(flows.read_mirror_states(keys)) for link, keys in self._keys_by_link(queues)
+        )
+        return {
+            state.queue: state for state in states if state is not None and state.of.origin == of
+        }
 
     def mark(self, queue: str, id: int) -> str:
         """The fingerprint of a message; empty when it is not stored."""
@@ -96,7 +135,9 @@ class MirrorTarget:
 
     def report(self, name: str, said: str) -> None:
         """Say how this process is."""
-        self._links[server_index(mirror_report(name), len(self._links))].run(flows.write_report(name, said, REPORT_TTL_S))
+        self._links[server_index(mirror_report(name), len(self._links))].run(
+            flows.write_report(name, said, REPORT_TTL_S)
+        )
 
     def close(self) -> None:
         """Close the links."""
@@ -110,7 +151,13 @@ class MirrorTarget:
 
     def _locate(self, queues: Sequence[str]) -> None:
         if unknown := [queue for queue in dict.fromkeys(queues) if queue not in self._places]:
-            self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
+            self._places.update(
+                zip(
+                    unknown,
+                    locate([self.keys(queue) for queue in unknown], self._links),
+                    strict=True,
+                )
+            )
 
     def _keys_by_link(self, queues: Sequence[str]) -> Iterator[tuple[Link, list[QueueKeys]]]:
         self._locate(queues)
@@ -126,18 +173,28 @@ class MirrorTarget:
             found[queue] = answer
         return found
 
-    def _run_each(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T | BusError]:
+    def _run_each(
+        self, queues: Sequence[str], flow: Callable[[str], Flow[T]]
+    ) -> dict[str, T | BusError]:
         self._locate(queues)
         found: dict[str, T | BusError] = {}
         for server, link in enumerate(self._links):
             own = [queue for queue in queues if self._places[queue] == server]
             for part in slices(own, 100):
-                found.update(zip(part, link.run(run_flows_together([flow(queue) for queue in part])), strict=True))
+                found.update(
+                    zip(
+                        part,
+                        link.run(run_flows_together([flow(queue) for queue in part])),
+                        strict=True,
+                    )
+                )
         return found
 
 
 def split_into_chunks(rows: CopyRangeReadResult) -> list[MirrorChunk]:
-    """What was read, in chunks that go into one call each; the last one covers what the window did, also where its last ids were gone."""
+    """Return the read messages, in chunks that go into one call each; the last one covers the whole
+    window, also where its last ids were gone.
+    """
     span, after = rows.span, rows.after
     found: list[MirrorChunk] = []
     for part in rows.parts:
@@ -148,8 +205,10 @@ def split_into_chunks(rows: CopyRangeReadResult) -> list[MirrorChunk]:
     return [*found, replace(last_one, upto=rows.upto, witness=str(rows.witness))]
 
 
-def _group_into_calls(pieces: Iterable[tuple[str, MirrorChunk]]) -> Iterator[list[tuple[str, MirrorChunk]]]:
-    """What goes in one round trip."""
+def _group_into_calls(
+    pieces: Iterable[tuple[str, MirrorChunk]],
+) -> Iterator[list[tuple[str, MirrorChunk]]]:
+    """Yield the chunks of one round trip."""
     part: list[tuple[str, MirrorChunk]] = []
     size = 0
     for piece in pieces:

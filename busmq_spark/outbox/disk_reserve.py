@@ -1,8 +1,8 @@
 """Room that is kept for forwarding: SQLite needs some to delete what was confirmed.
 
-Of the disk a file is kept beside the store. While it is not there nothing new is stored. It is given
-up when a deletion finds the disk full, and taken again before the next message.
-Of a file size limit (``ulimit -f``) the store uses half, so that its log can hold every deletion.
+Of the disk a file is kept beside the store. While it is not there nothing new is stored. It is
+given up when a deletion finds the disk full, and taken again before the next message. Of a file
+size limit (``ulimit -f``) the store uses half, so that its log can hold every deletion.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import sqlite3
 from pathlib import Path
 
 RESERVE_BYTES = 8 * 1024 * 1024
-"""Twice what SQLite lets its log grow to: that, and the pages of it that are not in the file yet."""
+"""Twice what SQLite lets its log grow to: that, and the pages of it that are not in the file
+yet.
+"""
 _MAX_PAGES, _PAGE_BYTES = 2**30 - 1, 4096
 _CHECKPOINT_PAGES = 1000
 """Pages of the log at which SQLite writes them to the file, as its default is."""
@@ -91,6 +93,8 @@ class FileSizeLimit:
 
 
 def file_size_limit() -> int | None:
-    """Return the most bytes that a file of this process may have; None where there is no limit."""
+    """Return the most bytes that a file of this process may have; return None where there is no
+    limit.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return None if limit == resource.RLIM_INFINITY else limit

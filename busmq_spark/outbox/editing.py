@@ -1,6 +1,7 @@
 """Waiting messages of a store: listed, removed and replaced before they are forwarded.
 
-What is on its way at that moment may arrive as it was. What a queue has confirmed waits no more.
+A message that is on its way at that moment may arrive unchanged. A message that a queue has
+confirmed waits no more.
 """
 
 from __future__ import annotations
@@ -37,17 +38,21 @@ class WaitingMessage:
     number: int
     kind: str
     id: str
-    """Of an event or a command; empty for a message of ``push``, which has none before it arrives."""
+    """Of an event or a command; empty for a message of ``push``, which has none before it
+    arrives.
+    """
     queues: tuple[str, ...]
-    """Those that it waits for; empty for an event that is not routed yet."""
+    """The queues that it waits for; empty for an event that is not routed yet."""
     keys: tuple[str, ...]
     """Of an event."""
     value: bytes
     at: float
-    """When it was stored, in seconds since 1970."""
+    """The time at which it was stored, in seconds since 1970."""
 
 
-def waiting_messages(connection: sqlite3.Connection, queue: str | None = None, most: int = 1000) -> list[WaitingMessage]:
+def waiting_messages(
+    connection: sqlite3.Connection, queue: str | None = None, most: int = 1000
+) -> list[WaitingMessage]:
     """Return the oldest messages that wait, or those that wait for one queue."""
     asked = "SELECT id, kind, target, value, at FROM entry WHERE kind <= ? ORDER BY id LIMIT ?"
     args: tuple[object, ...] = (OutboxEntryKind.PUBLISH, most)
@@ -90,7 +95,9 @@ def purge(connection: sqlite3.Connection, queue: str | None = None) -> int:
     return int(count)
 
 
-def replacement(number: int, value: object, data: object = None) -> Callable[[sqlite3.Connection], bool]:
+def replacement(
+    number: int, value: object, data: object = None
+) -> Callable[[sqlite3.Connection], bool]:
     """Return the work that replaces a message. Its result is whether the message was waiting.
 
     A message of ``push`` becomes ``value``. An event or command keeps its id and its keys, and gets
@@ -143,10 +150,22 @@ def open_to_edit(path: Path) -> Iterator[Callable[[Callable[[sqlite3.Connection]
         lock.release()
 
 
-def _waiting_message(connection: sqlite3.Connection, number: int, kind: int, target: str | None, value: bytes, at: float) -> WaitingMessage:
-    asked = "SELECT d.queue FROM outgoing o JOIN destination d ON d.id = o.destination WHERE o.entry = ? ORDER BY d.queue"
+def _waiting_message(
+    connection: sqlite3.Connection,
+    number: int,
+    kind: int,
+    target: str | None,
+    value: bytes,
+    at: float,
+) -> WaitingMessage:
+    asked = (
+        "SELECT d.queue FROM outgoing o JOIN destination d ON d.id = o.destination WHERE o.entry ="
+        " ? ORDER BY d.queue"
+    )
     queues = tuple(queue for (queue,) in connection.execute(asked, (number,)))
     keys = tuple(json.loads(target)) if target else ()
     id = Event.decode(value).id if kind in _WITH_ENVELOPE else ""
     names = {OutboxEntryKind.PUSH: "message", OutboxEntryKind.SEND: "command"}
-    return WaitingMessage(number, names.get(OutboxEntryKind(kind), "event"), id, queues, keys, value, at)
+    return WaitingMessage(
+        number, names.get(OutboxEntryKind(kind), "event"), id, queues, keys, value, at
+    )

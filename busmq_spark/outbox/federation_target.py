@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from busmq_spark.core.event_patterns import destinations
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.client.federation_clients import secret_for_url
-from busmq_spark.federation.npm_servers.protocol_detecting_store import FederationProtocolDetectingStore
+from busmq_spark.federation.npm_servers.protocol_detecting_store import (
+    FederationProtocolDetectingStore,
+)
 from busmq_spark.options import BusOptions
-from busmq_spark.outbox.target_bus import TARGET_PATIENCE_S, BaseOutboxTarget, EventKeys, SubscriptionTable
+from busmq_spark.outbox.target_bus import (
+    TARGET_PATIENCE_S,
+    BaseOutboxTarget,
+    EventKeys,
+    SubscriptionTable,
+)
 
 
 def federation_address(options: BusOptions) -> FederationAddress:
@@ -33,16 +40,24 @@ class FederationOutboxTarget(BaseOutboxTarget):
     def __init__(self, where: FederationAddress) -> None:
         super().__init__(FederationProtocolDetectingStore(where))
 
-    def failure_domain(self, queue: str) -> str:  # noqa: ARG002  as the protocol has it
+    def failure_domain(self, queue: str) -> str:  # noqa: ARG002  # as the protocol has it
         """See Target."""
         return ""
 
-    def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:
+    def route(
+        self, events: Sequence[EventKeys], made_here: SubscriptionTable
+    ) -> tuple[list[list[str]], SubscriptionTable]:
         """See Target. The table is that of the keys that were asked about."""
         found = self._store.event_queues([list(keys) for keys in events])
         if found is None:
             return [destinations(made_here, keys) for keys in events], made_here
-        seen = {(key, queue) for keys, queues in zip(events, found, strict=True) if len(keys) == 1 for key in keys for queue in queues}
+        seen = {
+            (key, queue)
+            for keys, queues in zip(events, found, strict=True)
+            if len(keys) == 1
+            for key in keys
+            for queue in queues
+        }
         return [list(queues) for queues in found], sorted(seen)
 
     def stop(self) -> None:

@@ -26,7 +26,7 @@ class FileIdentity(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> FileIdentity | None:
-        """Return the identity of the file at a path; None where there is none."""
+        """Return the identity of the file at a path; return None where there is none."""
         try:
             found = path.stat()
         except OSError:
@@ -46,7 +46,7 @@ class OpenFiles:
         """Raise OutboxUnusable when a file left its path: a crash may lose writes to it."""
         for name, identity in self._files:
             try:
-                found = os.stat(name)  # noqa: PTH116  for each call of the outbox
+                found = os.stat(name)  # noqa: PTH116  # for each call of the outbox
             except OSError:
                 found = None
             if found is None or (found.st_dev, found.st_ino) != identity:
@@ -54,7 +54,10 @@ class OpenFiles:
                     path=str(self._store),
                     found=f"{name} was moved or removed while the outbox is open",
                     expected="the file that was opened, at its path",
-                    remedy="Move it back, or close this outbox and open it at the new path. Its messages are still forwarded",
+                    remedy=(
+                        "Move it back, or close this outbox and open it at the new path. Its"
+                        " messages are still forwarded"
+                    ),
                 )
 
     @property
@@ -85,7 +88,9 @@ def check_is_file(store: Path) -> None:
         return
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         found, expected = "it is no regular file", "an outbox, or no file"
-        raise OutboxUnusable(path=str(store), found=found, expected=expected, remedy="Correct the path")
+        raise OutboxUnusable(
+            path=str(store), found=found, expected=expected, remedy="Correct the path"
+        )
 
 
 def check_has_one_name(store: Path) -> None:
@@ -100,7 +105,10 @@ def check_has_one_name(store: Path) -> None:
             path=str(store),
             found=f"the file has {names} names (hard links), and its log goes by one of them",
             expected="a file with one name",
-            remedy="Remove the other names (find FOLDER -samefile FILE finds them). A symbolic link, or a copy of a closed outbox, can be opened",
+            remedy=(
+                "Remove the other names (find FOLDER -samefile FILE finds them). A symbolic link,"
+                " or a copy of a closed outbox, can be opened"
+            ),
         )
 
 

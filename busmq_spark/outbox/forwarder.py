@@ -1,11 +1,16 @@
-"""Sends on what waits in a store: a thread for each server, so that one that is away holds up no other.
+"""Sends on what waits in a store: a thread for each server, so that one that is away holds up no
+other.
 
-Rule 1. To each queue in the order of the calls, one chunk under way. What the queue has confirmed is deleted; after a crash the rest is sent, and
-        what was confirmed and not deleted yet is known to the queue by its number.
-Rule 2. Events are routed in their order, by the first thread, before anything behind them is sent.
-Rule 3. Of a long backlog of one queue the next chunk is read while the one before is on its way. It is used if that one was confirmed as a whole.
-Rule 4. When all that waited was sent there is a short rest, so that what comes close behind it goes together.
-Rule 5. What failed is tried again after 0.1 to 30 s: all queues of a server that is unreachable, else the one queue.
+Rule 1. To each queue in the order of the calls, one chunk under way. A message that the queue has
+        confirmed is deleted. After a crash the rest is sent; the queue knows a confirmed message
+        that is not deleted yet by its number.
+Rule 2. The first thread routes events in their order, before any later entry is sent.
+Rule 3. Of a long backlog of one queue the next chunk is read while the one before is on its way. It
+        is used if that one was confirmed as a whole.
+Rule 4. After all waiting messages were sent there is a short rest, so that the next ones go
+        together.
+Rule 5. A failed send is repeated after 0.1 to 30 s: for all queues of a server that is unreachable,
+        else for the one queue.
 """
 
 from __future__ import annotations
@@ -28,7 +33,12 @@ from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.outbox import sql
 from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
 from busmq_spark.outbox.schema import open_to_read, translate_sqlite_error
-from busmq_spark.outbox.sql import EntryAwaitingRouting, OutboxChunk, OutboxDestinationQueue, OutboxEntryKind
+from busmq_spark.outbox.sql import (
+    EntryAwaitingRouting,
+    OutboxChunk,
+    OutboxDestinationQueue,
+    OutboxEntryKind,
+)
 from busmq_spark.outbox.target_bus import OutboxTarget
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -36,14 +46,16 @@ RETRY_PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""
 STOP_TIMEOUT_S = 5.0
 PAUSE_BETWEEN_TURNS_S = 0.005
-"""The rest of Rule 4: as long as some calls take. Without it each message of a program that calls again and again is read, sent and confirmed on its
-own, which takes more of the interpreter and of the store than its call does."""
+"""The rest of Rule 4: as long as some calls take. Without it each message of a program that calls
+again and again is read, sent and confirmed on its own, which takes more of the interpreter and of
+the store than its call does.
+"""
 log = logging.getLogger("busmq_spark")
 
 
 @dataclass(slots=True)
 class _BackOff:
-    """When something that failed may be tried again."""
+    """The times of retries after a failure."""
 
     pauses: Pauses = field(default_factory=lambda: Pauses(*RETRY_PAUSES_S))
     until: float = 0.0
@@ -56,7 +68,7 @@ class _BackOff:
 
     @property
     def failures(self) -> int:
-        """How often it has failed since it went well."""
+        """Return the number of failures since the last success."""
         return self.pauses.failures
 
     def reset(self) -> None:
@@ -66,7 +78,7 @@ class _BackOff:
 
 @dataclass(slots=True)
 class _DestinationProgress:
-    """How far one queue is."""
+    """The progress of one queue."""
 
     to: OutboxDestinationQueue
     sent: int = 0
@@ -76,14 +88,20 @@ class _DestinationProgress:
     noted_upto: int = 0
     back_off: _BackOff = field(default_factory=_BackOff)
     failure_domain: str = ""
-    """What it became unreachable with, when it did."""
+    """The failure domain in which it became unreachable."""
     error: str = ""
 
 
 class OutboxForwarder:
-    """One thread, for the queues that are ``mine``. The first of several ``routes``."""
+    """A thread that forwards to the queues that are ``mine``. The first of several ``routes``."""
 
-    def __init__(self, path: Path, open_target: Callable[[], OutboxTarget], writer: SqliteGroupCommitWriter, mine: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        open_target: Callable[[], OutboxTarget],
+        writer: SqliteGroupCommitWriter,
+        mine: Callable[[str], bool],
+    ) -> None:
         self._path, self._open_target, self._writer, self._mine = path, open_target, writer, mine
         self.rescan_all: Callable[[], None] | None = None
         """Called when events were routed; of the thread that routes."""
@@ -92,7 +110,7 @@ class OutboxForwarder:
         self._reader_ahead: sqlite3.Connection
         self._reading_ahead: ThreadPoolExecutor
         self._ahead: tuple[int, int, Future[OutboxChunk | None]] | None = None
-        """Of which destination, behind which number."""
+        """The destination of the chunk that is read ahead, and the number before it."""
         self._active: dict[int, _DestinationProgress] = {}
         self._domain_back_offs: dict[str, _BackOff] = {}
         self._routing, self._route_error = _BackOff(), ""
@@ -101,22 +119,27 @@ class OutboxForwarder:
         self._woken: set[OutboxDestinationQueue | None] = set()
         self._known: dict[int, _DestinationProgress] = {}
         self._sent, self._more = False, False
-        """In this turn: whether something was sent, and whether more waits behind it."""
+        """In this turn: whether something was sent, and whether more waits after it."""
         self._rescan, self._stopped = True, False
-        self._thread = threading.Thread(target=self._run, name="busmq-outbox-forwarder", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="busmq-outbox-forwarder", daemon=True
+        )
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
     def wake(self, to: OutboxDestinationQueue | None) -> None:
-        """Something waits for this queue; None: an event is to be routed."""
-        if (to is None and self.rescan_all is None) or (to is not None and not self._mine(to.queue)):
+        """Something waits for this queue; ``to`` is None when an event is to be routed."""
+        if (to is None and self.rescan_all is None) or (
+            to is not None and not self._mine(to.queue)
+        ):
             return
         with self._lock:
             self._woken.add(to)
             if not (self._routing.until if to is None else to.id in self._active):
-                self._changed.notify()  # otherwise it looks there when the pause is over, if it is waiting at all
+                # Otherwise it looks there when the pause is over, if it is waiting at all
+                self._changed.notify()
 
     def rescan(self) -> None:
         """Something may wait for any queue."""
@@ -133,7 +156,7 @@ class OutboxForwarder:
             self._target.stop()
         self._thread.join(STOP_TIMEOUT_S)
 
-    # -- in the thread --------------------------------------------------------------------------------------------------------------------
+    # -- in the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         back_off = _BackOff()
@@ -156,7 +179,11 @@ class OutboxForwarder:
                 if self._stopped:
                     break
                 first = back_off.count_failure()
-                found = translate_sqlite_error(error, self._path) if isinstance(error, sqlite3.Error) else error
+                found = (
+                    translate_sqlite_error(error, self._path)
+                    if isinstance(error, sqlite3.Error)
+                    else error
+                )
                 log.log(
                     logging.ERROR if first else logging.DEBUG,
                     "the outbox %s forwards nothing for now: %s",
@@ -169,7 +196,9 @@ class OutboxForwarder:
             self._target.close()
 
     def _wait_until_due(self, back_off: _BackOff) -> None:
-        """Until it may be tried again, whatever comes meanwhile. Everything is looked at anew then."""
+        """Until it may be tried again, whatever comes meanwhile. Everything is looked at anew
+        then.
+        """
         with self._changed:
             while not self._stopped and not self._is_due(back_off):
                 self._changed.wait(max(0.01, back_off.until - time.monotonic()))
@@ -181,7 +210,9 @@ class OutboxForwarder:
             woken, self._woken = self._woken, set()
             rescan, self._rescan = self._rescan, False
         if rescan:
-            woken.update(to for to in sql.waiting_destinations(self._reader) if self._mine(to.queue))
+            woken.update(
+                to for to in sql.waiting_destinations(self._reader) if self._mine(to.queue)
+            )
         for to in sorted(filter(None, woken), key=lambda each: each.id):
             self._active[to.id] = self._known.setdefault(to.id, _DestinationProgress(to))
         self._sent = self._more = False
@@ -216,15 +247,30 @@ class OutboxForwarder:
             progress.back_off.reset()
             self._note_progress(progress)
         if done < len(chunk.numbers) and maxsize:
-            self._keep_for_retry(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
+            self._keep_for_retry(
+                progress,
+                QueueFull(
+                    queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""
+                ),
+            )
         return True
 
     def _leave_out_events(self, queue: str, numbers: Sequence[int]) -> int:
-        """How many messages, from the first on, a full queue need not have: events that peers of a federation server alone want there."""
-        found = sql.count_events(self._reader, numbers) if numbers and self._require_target().is_of_peers(queue) else 0
+        """Return the number of messages, from the first on, that a full queue need not have: events
+        that peers of a federation server alone want there.
+        """
+        found = (
+            sql.count_events(self._reader, numbers)
+            if numbers and self._require_target().is_of_peers(queue)
+            else 0
+        )
         if found:
             log.warning(
-                "the outbox %s leaves %d events out of queue %r, which is full and which peers alone have subscribed", self._path, found, queue
+                "the outbox %s leaves %d events out of queue %r, which is full and which peers"
+                " alone have subscribed",
+                self._path,
+                found,
+                queue,
             )
         return found
 
@@ -236,15 +282,22 @@ class OutboxForwarder:
         if chunk is not None and chunk.more and len(self._active) == 1:
             last = chunk.numbers[-1]
             with suppress(RuntimeError):  # the program ends
-                reading = self._reading_ahead.submit(sql.next_chunk, self._reader_ahead, to, last, CHUNK_MESSAGES, CHUNK_BYTES)
+                reading = self._reading_ahead.submit(
+                    sql.next_chunk, self._reader_ahead, to, last, CHUNK_MESSAGES, CHUNK_BYTES
+                )
                 self._ahead = (to.id, last, reading)
         return chunk
 
     def _note_progress(self, progress: _DestinationProgress) -> None:
-        """Note how far it is, unless that is under way: then what came meanwhile goes with the next, without a wait for the disk."""
+        """Note how far it is, unless that is under way: then what came meanwhile goes with the
+        next, without a wait for the disk.
+        """
         if progress.noted is None or progress.noted.done():
             to, upto = progress.to, progress.sent
-            progress.noted, progress.noted_upto = self._writer.submit(lambda c: sql.confirm_sent(c, to, upto), durable=False), upto
+            progress.noted, progress.noted_upto = (
+                self._writer.submit(lambda c: sql.confirm_sent(c, to, upto), durable=False),
+                upto,
+            )
 
     def _finish_destination(self, progress: _DestinationProgress) -> bool:
         """Nothing waits for the queue: it is idle once that is noted."""
@@ -265,9 +318,13 @@ class OutboxForwarder:
         return False
 
     def _shrink_file(self) -> None:
-        """A file that has grown while a server was away shrinks when there is nothing else to do."""
+        """A file that has grown while a server was away shrinks when there is nothing else to
+        do.
+        """
         with suppress(BusError):
-            while self._writer.submit(sql.release_free_pages, durable=False).result() and not (self._woken or self._stopped):
+            while self._writer.submit(sql.release_free_pages, durable=False).result() and not (
+                self._woken or self._stopped
+            ):
                 pass
 
     def _keep_for_retry(self, progress: _DestinationProgress, error: BusError) -> None:
@@ -282,7 +339,13 @@ class OutboxForwarder:
             progress.error = error_text(error)
             to, text = progress.to, progress.error
             self._writer.submit(lambda c: sql.record_failure(c, to, text), durable=False)
-            log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps what is for queue %r: %s", self._path, to.queue, error)
+            log.log(
+                logging.WARNING if first else logging.DEBUG,
+                "the outbox %s keeps what is for queue %r: %s",
+                self._path,
+                to.queue,
+                error,
+            )
 
     def _route_entries(self) -> bool:
         found = sql.unrouted_entries(self._reader)
@@ -295,7 +358,12 @@ class OutboxForwarder:
             if text != self._route_error and not self._stopped:
                 self._route_error = text
                 self._note_error("routing_error", text)
-                log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps its events: %s", self._path, error)
+                log.log(
+                    logging.WARNING if first else logging.DEBUG,
+                    "the outbox %s keeps its events: %s",
+                    self._path,
+                    error,
+                )
             return False
         self._routing.reset()
         if self._route_error:
@@ -308,7 +376,9 @@ class OutboxForwarder:
         if not events:
             self._send_subscription(found[0])
             return
-        queues, table = self._require_target().route([entry.keys for entry in events], sql.subscriptions_made(self._reader))
+        queues, table = self._require_target().route(
+            [entry.keys for entry in events], sql.subscriptions_made(self._reader)
+        )
 
         def write(connection: sqlite3.Connection) -> None:
             for entry, its in zip(events, queues, strict=True):
@@ -332,11 +402,11 @@ class OutboxForwarder:
         self.rescan_all()
 
     def _note_error(self, name: str, text: str | None) -> None:
-        """Note for the status why nothing goes out; None: it does."""
+        """Note for the status why nothing goes out; a ``text`` of None means success."""
         with suppress(BusError):  # closed meanwhile
             self._writer.submit(lambda c: sql.set_note(c, name, text), durable=False)
 
-    # -- pauses ---------------------------------------------------------------------------------------------------------------------------
+    # -- pauses ------------------------------------------------------------------------------------
 
     def _require_target(self) -> OutboxTarget:
         if self._target is None:
@@ -350,8 +420,11 @@ class OutboxForwarder:
         return all(back_off.until <= time.monotonic() for back_off in back_offs)
 
     def _idle_s(self) -> float | None:
-        """How long nothing is to be done; None: until the next wake-up."""
-        until: list[float] = [max(progress.back_off.until, self._domain_back_off(progress).until) for progress in self._active.values()]
+        """Return the seconds without work; return None when only a wake-up brings work."""
+        until: list[float] = [
+            max(progress.back_off.until, self._domain_back_off(progress).until)
+            for progress in self._active.values()
+        ]
         if self._routing.until:
             until.append(self._routing.until)
         return max(0.0, min(until) - time.monotonic()) if until else None

@@ -1,9 +1,13 @@
-"""Who writes to a store: one thread at a time. What is asked for while another writes goes together, in its order, with one fsync.
+"""The writer of a store: one thread at a time. Requests that come while another thread writes go
+together, in their order, with one fsync.
 
-Rule 1. A caller that waits in a thread of its own writes in it when nobody else does: to hand a call to another thread and back takes as long as a
-        fast disk. A loop never writes, since a slow disk would hold up all that is in it: for it, and for those that come meanwhile, a thread does.
-Rule 2. In the thread of a caller a signal handler may raise at any moment. What it leaves, the next one that writes rolls back; locks are taken by
-        ``with`` on the lock itself, which no handler comes between (in a Condition, and so in a Future, it does).
+Rule 1. A caller that waits in a thread of its own writes in it when nobody else does: to hand a
+        call to another thread and back takes as long as a fast disk. A loop never writes, since a
+        slow disk would hold up all that is in it: for it, and for those that come meanwhile, a
+        thread does.
+Rule 2. In the thread of a caller a signal handler may raise at any moment. An unfinished
+        transaction is rolled back by the next writing thread; locks are taken by ``with`` on the
+        lock itself, which no handler comes between (in a Condition, and so in a Future, it does).
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ class _Outcome:
 
 
 class GroupCommitFuture(Generic[T]):
-    """What was asked for, and its result once it is done."""
+    """A request, and its result once it is done."""
 
     def __init__(self) -> None:
         self._outcome = _Outcome()
@@ -83,28 +87,38 @@ class _ReentrancyGuard(threading.local):
 class SqliteGroupCommitWriter:
     """Begins with its creation, and has the connection from then on, until :meth:`close`."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, reserve: DiskReserveFile) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, reserve: DiskReserveFile
+    ) -> None:
         self._connection, self._path, self._reserve = connection, path, reserve
         self._files, self._limit = OpenFiles(path), FileSizeLimit(connection)
         self._jobs: SimpleQueue[_QueuedWork | None] = SimpleQueue()
-        self._asking = threading.RLock()  # nothing is asked for behind the end
+        self._asking = threading.RLock()  # no request comes after the end
         self._writing = threading.Lock()
         self._here = _ReentrancyGuard()
         self._waits = False
         self._closed = False
         self._synced = True
-        self._thread = threading.Thread(target=self._write_until_closed, name="busmq-outbox-writer", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_until_closed, name="busmq-outbox-writer", daemon=True
+        )
         self._thread.start()
 
     def write(self, work: TransactionWork[T], *, after: Callable[[], None] | None = None) -> T:
-        """Do it in a transaction; its result once that is on the disk. ``after`` is called then; it is quick and raises nothing.
+        """Do it in a transaction; its result once that is on the disk. ``after`` is called then; it
+        is quick and raises nothing.
 
-        Raises OutboxDiskFull, OutboxUnusable, what the work raises, or StateError when closed; then nothing of it was stored. What a signal handler
-        raises comes through, stored or not.
+        Raises OutboxDiskFull, OutboxUnusable, an error of the work, or StateError when closed; then
+        nothing of it was stored. An exception of a signal handler comes through, stored or not.
         """
         if self._here.writing:
             state = "writing at this moment for the call that was interrupted"
-            raise StateError(event="use", what="the outbox", state=state, remedy="Call it from another thread than a signal handler or __del__ does")
+            raise StateError(
+                event="use",
+                what="the outbox",
+                state=state,
+                remedy="Call it from another thread than a signal handler or __del__ does",
+            )
         if self._waits or not self._jobs.empty() or self._writing.locked():
             return self.submit(work, after=after).result()
         self._here.writing = True
@@ -120,17 +134,30 @@ class SqliteGroupCommitWriter:
         found: T = result
         return found
 
-    def submit(self, work: TransactionWork[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> GroupCommitFuture[T]:
-        """The same without a wait; its result is what :meth:`write` returns or raises. Raises StateError when closed.
+    def submit(
+        self,
+        work: TransactionWork[T],
+        *,
+        durable: bool = True,
+        after: Callable[[], None] | None = None,
+    ) -> GroupCommitFuture[T]:
+        """Submit without a wait; the future has the result of :meth:`write`. Raises StateError when
+        closed.
 
-        What need not be ``durable`` is done when the operating system has it.
+        A request that need not be ``durable`` is done when the operating system has it.
         """
         reply: GroupCommitFuture[T] = GroupCommitFuture()
         self._enqueue(_QueuedWork(work, durable, after, reply))
         return reply
 
-    def submit_async(self, work: TransactionWork[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> asyncio.Future[T]:
-        """The same for the running loop. What is cancelled is not written if it was not begun."""
+    def submit_async(
+        self,
+        work: TransactionWork[T],
+        *,
+        durable: bool = True,
+        after: Callable[[], None] | None = None,
+    ) -> asyncio.Future[T]:
+        """Submit for the running loop. A cancelled request is not written if it was not begun."""
         reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._enqueue(_QueuedWork(work, durable, after, reply))
         return reply
@@ -142,7 +169,9 @@ class SqliteGroupCommitWriter:
             self._jobs.put(None)
         self._thread.join()
         with self._writing:
-            if not self._files.are_in_place:  # SQLite would leave messages in its log, at the old path
+            if (
+                not self._files.are_in_place
+            ):  # SQLite would leave messages in its log, at the old path
                 with suppress(sqlite3.Error):
                     self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._connection.close()
@@ -153,17 +182,19 @@ class SqliteGroupCommitWriter:
                 raise not_open_error()
             self._jobs.put(job)
 
-    # -- in the thread --------------------------------------------------------------------------------------------------------------------
+    # -- in the thread -----------------------------------------------------------------------------
 
     def _write_until_closed(self) -> None:
         while (first := self._jobs.get()) is not None:
             self._waits = True  # no caller goes first from now on
             with self._writing:
                 self._waits = False
-                self._write([job for job in self._collect_waiting_works(first) if not job.is_cancelled])
+                self._write(
+                    [job for job in self._collect_waiting_works(first) if not job.is_cancelled]
+                )
 
     def _collect_waiting_works(self, first: _QueuedWork) -> list[_QueuedWork]:
-        """What was asked for meanwhile."""
+        """Return the requests that came meanwhile."""
         some = [first]
         while len(some) < MAX_CALLS_PER_TRANSACTION and not self._jobs.empty():
             if (job := self._jobs.get()) is None:
@@ -176,8 +207,10 @@ class SqliteGroupCommitWriter:
         if not jobs:
             return
         try:
-            results = self._run_in_one_transaction([job.work for job in jobs], durable=any(job.durable for job in jobs))
-        except Exception as error:  # noqa: BLE001  whatever a work raises is for who asked for it
+            results = self._run_in_one_transaction(
+                [job.work for job in jobs], durable=any(job.durable for job in jobs)
+            )
+        except Exception as error:  # noqa: BLE001  # whatever a work raises is for who asked for it
             if len(jobs) == 1 and not isinstance(error, OutboxDiskFull):
                 self._set_outcomes(jobs, [_Outcome(error=error)])
             else:  # one of them may be to blame, or all fit one by one
@@ -198,12 +231,12 @@ class SqliteGroupCommitWriter:
     def _run_and_catch(self, job: _QueuedWork) -> _Outcome:
         try:
             [result] = self._run_in_one_transaction([job.work], job.durable)
-        except Exception as error:  # noqa: BLE001  as above
+        except Exception as error:  # noqa: BLE001  # as above
             return _Outcome(error=error)
         return _Outcome(result)
 
     def _set_outcomes(self, jobs: list[_QueuedWork], outcomes: list[_Outcome]) -> None:
-        """Callers first: what comes after is for others."""
+        """Callers come first: later work is for others."""
         awaited: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
         for job, outcome in zip(jobs, outcomes, strict=True):
             if isinstance(job.reply, GroupCommitFuture):
@@ -211,16 +244,24 @@ class SqliteGroupCommitWriter:
             else:
                 awaited.setdefault(job.reply.get_loop(), []).append((job.reply, outcome))
         for loop, some in awaited.items():
-            with suppress(RuntimeError):  # the loop is closed, and so is every call that waited in it
-                loop.call_soon_threadsafe(_set_outcomes_in_loop, some)  # once for all, as each call wakes the loop
+            with suppress(
+                RuntimeError
+            ):  # the loop is closed, and so is every call that waited in it
+                loop.call_soon_threadsafe(
+                    _set_outcomes_in_loop, some
+                )  # once for all, as each call wakes the loop
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.error is None and job.after is not None:
                 job.after()
 
-    # -- with the lock --------------------------------------------------------------------------------------------------------------------
+    # -- with the lock -----------------------------------------------------------------------------
 
-    def _run_in_one_transaction(self, works: list[TransactionWork[Any]], durable: bool) -> list[Any]:
-        """All of them in one transaction, or nothing. Raises OutboxDiskFull, OutboxUnusable, or what a work raises."""
+    def _run_in_one_transaction(
+        self, works: list[TransactionWork[Any]], durable: bool
+    ) -> list[Any]:
+        """All of them in one transaction, or nothing. Raises OutboxDiskFull, OutboxUnusable, or
+        what a work raises.
+        """
         connection = self._connection
         if durable:
             self._files.check()
@@ -237,7 +278,9 @@ class SqliteGroupCommitWriter:
             self._roll_back()
             if isinstance(error, sqlite3.Error):
                 found = translate_sqlite_error(error, self._path)
-                raise (self._disk_full_error() if isinstance(found, OutboxDiskFull) else found) from error
+                raise (
+                    self._disk_full_error() if isinstance(found, OutboxDiskFull) else found
+                ) from error
             raise
         return results
 
@@ -283,4 +326,9 @@ def _set_outcomes_in_loop(some: list[tuple[asyncio.Future[Any], _Outcome]]) -> N
 
 def not_open_error() -> StateError:
     """The error for an outbox that is not open."""
-    return StateError(event="use", what="the outbox", state="not open", remedy="Use it inside 'async with Outbox(...) as outbox:'")
+    return StateError(
+        event="use",
+        what="the outbox",
+        state="not open",
+        remedy="Use it inside 'async with Outbox(...) as outbox:'",
+    )

@@ -1,8 +1,8 @@
-"""One process per store: two locks of the operating system, which end with the process.
+"""The locks of a store: two locks of the operating system, which end with the process.
 
-Rule 1. One lock is on a file beside the store, which names the owner. The other is on the store
-        itself, and so holds for its other names: a hard link, a mount, a new name.
-        Paths are real paths (:func:`file_identity.real_path`), so symbolic links are resolved.
+Rule 1. The first lock is on a file beside the store, which names the owner. The other is on the
+        store itself, and so holds for its other names: a hard link, a mount, a new name. Paths are
+        real paths (:func:`file_identity.real_path`), so symbolic links are resolved.
 Rule 2. SQLite's own locks on the store end when this process closes any descriptor of it.
         So a store that this process has open is found by its identity and not opened again.
         The descriptor of the lock is closed after SQLite's.
@@ -40,7 +40,7 @@ _held_locks: weakref.WeakSet[OutboxFileLock] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class OutboxLockOwner:
-    """Who has a store open. ``since``: seconds since 1970."""
+    """The owner of an open store. ``since``: seconds since 1970."""
 
     pid: int
     host: str
@@ -92,7 +92,9 @@ class OutboxFileLock:
             ) from error
 
     def write_owner(self) -> None:
-        """Write who has it, for others to read. A full disk may refuse it, and that does no harm."""
+        """Write who has it, for others to read. A full disk may refuse it, and that does no
+        harm.
+        """
         with suppress(OSError):
             owner = OutboxLockOwner(os.getpid(), socket.gethostname(), time.time())
             _replace_text(self._files[0], json.dumps(asdict(owner)))
@@ -116,7 +118,9 @@ class OutboxFileLock:
 
 
 def find_owner(store: Path) -> OutboxLockOwner | None:
-    """The owner of the open store; None when it is not open. Changes nothing. Raises OutboxUnusable where this user may not look."""
+    """The owner of the open store; return None when it is not open. Changes nothing. Raises
+    OutboxUnusable where this user may not look.
+    """
     try:
         file = os.open(lock_path(store), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -133,7 +137,11 @@ def find_owner(store: Path) -> OutboxLockOwner | None:
 
 def is_open_under_another_name(store: Path) -> bool:
     """Whether another process has the file open by a name that is not this one. Changes nothing."""
-    if _own_lock(store) is not None or find_owner(store) is not None or not hasattr(fcntl, "F_OFD_GETLK"):
+    if (
+        _own_lock(store) is not None
+        or find_owner(store) is not None
+        or not hasattr(fcntl, "F_OFD_GETLK")
+    ):
         return False
     try:
         file = os.open(store, os.O_RDONLY | os.O_CLOEXEC)
@@ -149,7 +157,7 @@ def is_open_under_another_name(store: Path) -> bool:
 
 
 def read_owner(store: Path) -> OutboxLockOwner | None:
-    """Who had it last and did not end in an orderly way, or has it still."""
+    """Return the last owner that did not end in an orderly way, or that still has it."""
     try:
         found = _decode_owner(lock_path(store).read_bytes())
     except FileNotFoundError:
@@ -158,7 +166,9 @@ def read_owner(store: Path) -> OutboxLockOwner | None:
 
 
 def clear_dead_owner(store: Path) -> bool:
-    """Remove the note of an owner that is gone. Whether there was one. Raises OutboxBusy when it lives."""
+    """Remove the note of an owner that is gone. Whether there was one. Raises OutboxBusy when it
+    lives.
+    """
     if find_owner(store) is not None:
         raise busy_error(store)
     if read_owner(store) is None:
@@ -171,7 +181,9 @@ def busy_error(store: Path) -> OutboxBusy:
     """The error for a store that another has open."""
     here = OutboxLockOwner(os.getpid(), socket.gethostname(), 0) if _own_lock(store) else None
     found = here or find_owner(store) or OutboxLockOwner(0, "", 0)
-    return OutboxBusy(path=str(store), pid=found.pid or "unknown", host=found.host or "an unknown host")
+    return OutboxBusy(
+        path=str(store), pid=found.pid or "unknown", host=found.host or "an unknown host"
+    )
 
 
 def lock_path(store: Path) -> Path:
@@ -207,7 +219,9 @@ def _lock_of_store() -> bytes:
 def _own_lock(store: Path) -> OutboxFileLock | None:
     """Return the lock by which this process has the file open, by whichever name."""
     identity = FileIdentity.of(store)
-    return next((lock for lock in tuple(_held_locks) if lock.is_held and lock.identity == identity), None)
+    return next(
+        (lock for lock in tuple(_held_locks) if lock.is_held and lock.identity == identity), None
+    )
 
 
 def _replace_text(file: int, text: str) -> None:

@@ -1,12 +1,14 @@
-"""What a program holds: calls that return when the disk has what they were given.
+"""The outbox of a program: its calls return when the disk has their messages.
 
     async with Outbox("outbox.db", to="redis://localhost") as outbox:
-        await outbox.push("orders", {"n": 1})              # on the disk; it arrives, whatever is down
+        await outbox.push("orders", {"n": 1})  # on the disk; it arrives, whatever is down
 
-Rule 1. What a call has returned for is forwarded: at once, when the other side is back, or when the outbox is opened again. What a call has raised
-        for was not stored; what was cancelled, interrupted by a signal, or under way when the process died, may or may not be.
+Rule 1. A stored message is forwarded: at once, when the other side is back, or when the outbox is
+        opened again. A call that raised has stored nothing; a call that was cancelled, interrupted
+        by a signal, or under way when the process died, may or may not have stored its messages.
 Rule 2. To each queue in the order of the calls, once (towards npm servers: at least once).
-Rule 3. One process has an outbox open; a process forked from it has not. ``Outbox.sync(...)`` is the same without a loop, for any number of threads.
+Rule 3. Only one process has an outbox open; a process forked from it has not. ``Outbox.sync(...)``
+        is the same without a loop, for any number of threads.
 """
 
 from __future__ import annotations
@@ -35,61 +37,85 @@ DRAINED_POLL_S = 0.02
 
 
 class Outbox:
-    """An outbox in the file ``path`` that forwards ``to`` Redis (as for Bus; default BUSMQ_REDIS_URL) or a federation server (``ws://``, ``wss://``).
+    """An outbox in the file ``path`` that forwards ``to`` Redis (as for Bus; default
+    BUSMQ_REDIS_URL) or a federation server (``ws://``, ``wss://``).
 
-    ``settings`` are those of Bus: ``layout``, ``password``, ``tls_ca``, ``federate_secret`` … Raises ConfigError for a bad one.
+    ``settings`` are those of Bus: ``layout``, ``password``, ``tls_ca``, ``federate_secret`` …
+    Raises ConfigError for a bad one.
     """
 
-    def __init__(self, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any
+    ) -> None:
         self._engine = OutboxEngine(Path(check_path("the path of the outbox", path)), to, settings)
 
     @classmethod
-    def sync(cls, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any) -> SyncOutbox:
-        """The same for programs without a loop: ``with Outbox.sync(...) as outbox``."""
+    def sync(
+        cls, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any
+    ) -> SyncOutbox:
+        """Return an outbox for programs without a loop: ``with Outbox.sync(...) as outbox``."""
         return SyncOutbox(path, to, **settings)
 
     def __repr__(self) -> str:
         return f"Outbox({str(self._engine.path)!r})"
 
     async def __aenter__(self) -> Self:
-        """Open the store, or make it, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxDiskFull."""
+        """Open the store, or make it, and begin to forward. Raises OutboxBusy, OutboxUnusable,
+        OutboxDiskFull.
+        """
         await asyncio.to_thread(self._engine.open)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """What is not forwarded yet stays in the store."""
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Messages that are not forwarded yet stay in the store."""
         await asyncio.to_thread(self._engine.close)
 
     async def push(self, queue: str, *values: object) -> OutboxReceipt:
         """Messages for one queue, as of ``queue.push``; several are stored together or not at all.
 
-        Raises OutboxDiskFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing was stored.
+        Raises OutboxDiskFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing
+        was stored.
         """
         return await self._engine.store_async(self._engine.push_request(queue, values))
 
-    async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]) -> OutboxReceipt:
-        """One event for every queue that is subscribed to one of ``keys`` when it is forwarded, as of ``bus.publish``. Raises as ``push``."""
+    async def publish(
+        self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]
+    ) -> OutboxReceipt:
+        """Store an event for every queue that is subscribed to one of ``keys`` when it is
+        forwarded, like ``bus.publish``. Raises as ``push``.
+        """
         return await self._engine.store_async(_publish_request(self._engine, keys, [data], about))
 
     async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
-        """The same with several events, which are stored together or not at all."""
+        """Store several events, together or not at all."""
         return await self._engine.store_async(_publish_request(self._engine, keys, data, {}))
 
-    async def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> OutboxReceipt:
+    async def send(
+        self, queue: str, data: object = None, **about: Unpack[EventAttributes]
+    ) -> OutboxReceipt:
         """A command for one queue, as of ``bus.send``. Raises as ``push``."""
         return await self._engine.store_async(_send_request(self._engine, queue, data, about))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
-        """Let the events whose key one of ``patterns`` takes go to the queue ``into``, as of ``bus.subscribe``: all that this outbox
-        publishes behind the call.
+        """Let the events whose key one of ``patterns`` takes go to the queue ``into``, like
+        ``bus.subscribe``: all that this outbox publishes after the call.
 
         Raises as ``push``.
         """
-        return await self._engine.store_async(self._engine.subscribe_request(patterns, into, end=False))
+        return await self._engine.store_async(
+            self._engine.subscribe_request(patterns, into, end=False)
+        )
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """Let them not go there any more. Raises as ``push``."""
-        return await self._engine.store_async(self._engine.subscribe_request(patterns, into, end=True))
+        return await self._engine.store_async(
+            self._engine.subscribe_request(patterns, into, end=True)
+        )
 
     async def waiting(self, queue: str | None = None, most: int = 1000) -> list[WaitingMessage]:
         """The oldest messages that wait, or those that wait for one queue: number, id, contents."""
@@ -105,21 +131,25 @@ class Outbox:
     async def replace(self, number: int, data: object) -> bool:
         """Give a waiting message other contents. Returns whether it waited.
 
-        An event or a command keeps its id and its keys. A message that is on its way at that moment may
-        arrive as it was. Raises MessageRefused, ConfigError.
+        An event or a command keeps its id and its keys. A message that is on its way at that moment
+        may arrive as it was. Raises MessageRefused, ConfigError.
         """
         return await asyncio.to_thread(self._engine.edit, editing.replacement(number, data))
 
     async def purge(self, queue: str | None = None) -> int:
-        """Delete everything that waits, or all that waits for one queue. Returns how many entries."""
+        """Delete everything that waits, or all that waits for one queue. Returns how many
+        entries.
+        """
         return await asyncio.to_thread(self._engine.edit, lambda c: editing.purge(c, queue))
 
     async def status(self) -> OutboxStatus:
-        """What waits, for how long, and why: as ``busmq outbox status``."""
+        """Return the waiting messages, their age, and the reason: like ``busmq outbox status``."""
         return await asyncio.to_thread(self._engine.status)
 
     async def wait_drained(self, timeout_s: float | None = None) -> None:
-        """Return when everything was forwarded and confirmed. Raises OutboxNotDrained when it was not in time."""
+        """Return when everything was forwarded and confirmed. Raises OutboxNotDrained when it was
+        not in time.
+        """
         until = _deadline(timeout_s)
         while not await self._engine.is_empty_async():
             if monotonic() >= until:
@@ -128,53 +158,68 @@ class Outbox:
 
 
 class SyncOutbox:
-    """The calls of an Outbox, which wait. For any number of threads: those that call at the same time share an fsync."""
+    """The calls of an Outbox, which wait. For any number of threads: those that call at the same
+    time share an fsync.
+    """
 
-    def __init__(self, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any
+    ) -> None:
         self._engine = OutboxEngine(Path(check_path("the path of the outbox", path)), to, settings)
 
     def __repr__(self) -> str:
         return f"Outbox({str(self._engine.path)!r}) (synchronous)"
 
     def __enter__(self) -> Self:
-        """As of Outbox."""
+        """Enter, like Outbox."""
         self._engine.open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """As of Outbox."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Exit, like Outbox."""
         self._engine.close()
 
     def push(self, queue: str, *values: object) -> OutboxReceipt:
-        """As of Outbox."""
+        """Push, like Outbox.push."""
         return self._engine.store_and_wait(self._engine.push_request(queue, values))
 
-    def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]) -> OutboxReceipt:
-        """As of Outbox."""
+    def publish(
+        self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]
+    ) -> OutboxReceipt:
+        """Publish, like Outbox.publish."""
         return self._engine.store_and_wait(_publish_request(self._engine, keys, [data], about))
 
     def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
-        """As of Outbox."""
+        """Publish, like Outbox.publish_many."""
         return self._engine.store_and_wait(_publish_request(self._engine, keys, data, {}))
 
-    def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> OutboxReceipt:
-        """As of Outbox."""
+    def send(
+        self, queue: str, data: object = None, **about: Unpack[EventAttributes]
+    ) -> OutboxReceipt:
+        """Send, like Outbox.send."""
         return self._engine.store_and_wait(_send_request(self._engine, queue, data, about))
 
     def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
-        """As of Outbox."""
-        return self._engine.store_and_wait(self._engine.subscribe_request(patterns, into, end=False))
+        """Subscribe, like Outbox.subscribe."""
+        return self._engine.store_and_wait(
+            self._engine.subscribe_request(patterns, into, end=False)
+        )
 
     def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
-        """As of Outbox."""
+        """Unsubscribe, like Outbox.unsubscribe."""
         return self._engine.store_and_wait(self._engine.subscribe_request(patterns, into, end=True))
 
     def waiting(self, queue: str | None = None, most: int = 1000) -> list[WaitingMessage]:
-        """As of Outbox."""
+        """Return the status, like Outbox.status."""
         return read_messages(self._engine.path, queue, most)
 
     def remove(self, *numbers: int) -> int:
-        """As of Outbox."""
+        """Wait, like Outbox.wait_drained."""
         return self._engine.edit(lambda c: editing.remove(c, numbers))
 
     def replace(self, number: int, data: object) -> bool:
@@ -198,15 +243,21 @@ class SyncOutbox:
             sleep(DRAINED_POLL_S)
 
 
-def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventAttributes) -> OutboxWriteRequest:
+def _publish_request(
+    engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventAttributes
+) -> OutboxWriteRequest:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
         raise ConfigError(reason="no data is given to publish; expected at least one")
-    return engine.publish_request(wanted, [event.encode() for event in events], tuple(event.id for event in events))
+    return engine.publish_request(
+        wanted, [event.encode() for event in events], tuple(event.id for event in events)
+    )
 
 
-def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventAttributes) -> OutboxWriteRequest:
+def _send_request(
+    engine: OutboxEngine, queue: str, data: object, about: EventAttributes
+) -> OutboxWriteRequest:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send_request(queue, [event.encode()], (event.id,))
 

@@ -1,6 +1,7 @@
-"""What an outbox is, with and without a loop: the store, its writer and its forwarders.
+"""The core of an outbox, with and without a loop: the store, its writer and its forwarders.
 
-``push_request``, ``send_request`` … check what they are given and return what is to be stored; ``store_and_wait`` and ``store_async`` do that.
+``push_request``, ``send_request`` … check what they are given and return what is to be stored;
+``store_and_wait`` and ``store_async`` do that.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_CACHED_DESTINATIONS = 100_000
 
 
 class OutboxReceipt(NamedTuple):
-    """What an outbox keeps from now on, until it is forwarded."""
+    """The receipt for a stored message or event, which the outbox keeps until it is forwarded."""
 
     number: int
     """Rises with each message of this outbox; of several the last one's."""
@@ -40,7 +41,7 @@ class OutboxReceipt(NamedTuple):
 
 
 class OutboxWriteRequest(NamedTuple):
-    """What a call is to store."""
+    """The entries that a call stores."""
 
     work: TransactionWork[OutboxReceipt]
     after: Callable[[], None]
@@ -50,7 +51,9 @@ class OutboxWriteRequest(NamedTuple):
 class OutboxEngine:
     """Opens nothing before :meth:`open`. Raises ConfigError for a bad address or setting."""
 
-    def __init__(self, path: Path, to: str | Sequence[str] | None, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, path: Path, to: str | Sequence[str] | None, settings: dict[str, Any]
+    ) -> None:
         self.path = path
         self._open_target, self._lanes = target_opener(to, settings)
         self._writer: SqliteGroupCommitWriter | None = None
@@ -59,9 +62,16 @@ class OutboxEngine:
         self._destinations: dict[str, OutboxDestinationQueue] = {}
 
     def open(self) -> None:
-        """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxDiskFull."""
+        """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable,
+        OutboxDiskFull.
+        """
         if self._writer is not None:
-            raise StateError(event="enter", what="this outbox", state="open already", remedy="Make another Outbox, of another file")
+            raise StateError(
+                event="enter",
+                what="this outbox",
+                state="open already",
+                remedy="Make another Outbox, of another file",
+            )
         self.path = real_path(self.path)
         lock, reserve = OutboxFileLock(self.path), DiskReserveFile(self.path)
         try:
@@ -90,7 +100,9 @@ class OutboxEngine:
             forwarder.start()
 
     def close(self) -> None:
-        """Write what was asked for, and end; what is not forwarded yet stays in the store. Nothing when this process does not have it open."""
+        """Write all requests, and end; messages that are not forwarded yet stay in the store.
+        Nothing when this process does not have it open.
+        """
         if self._writer is None or not self._lock.is_held:
             return
         writer, self._writer = self._writer, None
@@ -101,39 +113,63 @@ class OutboxEngine:
 
     def push_request(self, queue: str, values: Sequence[object]) -> OutboxWriteRequest:
         """Messages for one queue. Raises ConfigError, MessageRefused."""
-        return self._append_request(OutboxEntryKind.PUSH, check_queue(queue), [encode_value(value) for value in values], ())
+        return self._append_request(
+            OutboxEntryKind.PUSH, check_queue(queue), [encode_value(value) for value in values], ()
+        )
 
-    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> OutboxWriteRequest:
+    def send_request(
+        self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]
+    ) -> OutboxWriteRequest:
         """Commands for one queue."""
         return self._append_request(OutboxEntryKind.SEND, check_queue(queue), values, ids)
 
-    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> OutboxWriteRequest:
+    def publish_request(
+        self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]
+    ) -> OutboxWriteRequest:
         """Events with the same keys."""
-        return OutboxWriteRequest(lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids), self._wake)
+        return OutboxWriteRequest(
+            lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids),
+            self._wake,
+        )
 
-    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> OutboxWriteRequest:
+    def subscribe_request(
+        self, patterns: Sequence[str], queue: str, *, end: bool
+    ) -> OutboxWriteRequest:
         """Subscriptions to begin, or to end. Raises ConfigError."""
         if isinstance(patterns, str) or not patterns:
-            raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
+            raise ConfigError(
+                reason=(
+                    f"the patterns are {patterns!r}; expected a list of at least one, such as"
+                    " ['user.*']"
+                )
+            )
         found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
-        return OutboxWriteRequest(lambda c: OutboxReceipt(sql.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
+        return OutboxWriteRequest(
+            lambda c: OutboxReceipt(
+                sql.store_subscriptions(c, self._opening, found, into, end=end)
+            ),
+            self._wake,
+        )
 
     def store_and_wait(self, what: OutboxWriteRequest) -> OutboxReceipt:
-        """Store it and wait until the disk has it. Raises OutboxDiskFull, OutboxUnusable, StateError."""
+        """Store it and wait until the disk has it. Raises OutboxDiskFull, OutboxUnusable,
+        StateError.
+        """
         try:
             return self._require_writer().write(what.work, after=what.after)
         except BusError:
             raise
         except BaseException:
-            self._rescan()  # a signal handler raised, perhaps after it was stored: then it is to be forwarded
+            # A signal handler raised, perhaps after it was stored: then it is to be forwarded
+            self._rescan()
             raise
 
     def store_async(self, what: OutboxWriteRequest) -> asyncio.Future[OutboxReceipt]:
-        """The same for the running loop."""
+        """Store for the running loop."""
         return self._require_writer().submit_async(what.work, after=what.after)
 
     def status(self) -> report.OutboxStatus:
-        """What waits, and why."""
+        """Return the waiting messages, and the reason."""
         return report.read_status(self.path)
 
     def edit(self, work: TransactionWork[T]) -> T:
@@ -149,29 +185,41 @@ class OutboxEngine:
         return self._require_writer().submit(sql.is_empty, durable=False).result()
 
     def is_empty_async(self) -> asyncio.Future[bool]:
-        """The same for the running loop."""
+        """Check for the running loop."""
         return self._require_writer().submit_async(sql.is_empty, durable=False)
 
     def not_drained_error(self) -> OutboxNotDrained:
         """The error for what is not drained in time."""
         found = self.status()
-        return OutboxNotDrained(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
+        return OutboxNotDrained(
+            path=str(self.path),
+            waiting=found.incoming + found.outgoing,
+            why=f" ({found.error})" if found.error else "",
+        )
 
-    def _append_request(self, kind: OutboxEntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> OutboxWriteRequest:
+    def _append_request(
+        self, kind: OutboxEntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]
+    ) -> OutboxWriteRequest:
         if not values:
-            raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
+            raise ConfigError(
+                reason=f"nothing is given for queue {queue!r}; expected at least one message"
+            )
 
         found: list[OutboxDestinationQueue] = []
 
         def work(connection: sqlite3.Connection) -> OutboxReceipt:
             its = self._destinations.get(queue) or sql.find_or_add_destination(connection, queue)
             found[:] = [its]
-            return OutboxReceipt(sql.store_messages(connection, self._opening, kind, its, values), ids)
+            return OutboxReceipt(
+                sql.store_messages(connection, self._opening, kind, its, values), ids
+            )
 
         def after() -> None:
             if len(self._destinations) >= MAX_CACHED_DESTINATIONS:
                 self._destinations = {}
-            self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
+            self._destinations[queue] = found[
+                0
+            ]  # not before: a write that is rolled back is noted nowhere
             self._wake(found[0])
 
         return OutboxWriteRequest(work, after)
@@ -181,7 +229,12 @@ class OutboxEngine:
             raise not_open_error()
         if not self._lock.is_held:
             state = "open in the process that this one was forked from"
-            raise StateError(event="use", what="the outbox", state=state, remedy="Open one of another file in each process, after the fork")
+            raise StateError(
+                event="use",
+                what="the outbox",
+                state=state,
+                remedy="Open one of another file in each process, after the fork",
+            )
         return self._writer
 
     def _wake(self, to: OutboxDestinationQueue | None = None) -> None:
@@ -194,4 +247,9 @@ class OutboxEngine:
 
     def _make_forwarder(self, lane: int) -> OutboxForwarder:
         assert self._writer is not None
-        return OutboxForwarder(self.path, self._open_target, self._writer, lambda queue: lane_of(queue, self._lanes) == lane)
+        return OutboxForwarder(
+            self.path,
+            self._open_target,
+            self._writer,
+            lambda queue: lane_of(queue, self._lanes) == lane,
+        )

@@ -1,4 +1,6 @@
-"""What is in a store, for people and programs: read beside the process that has it open, and changing nothing."""
+"""The contents of a store, for people and programs: read beside the process that has it open, and
+changing nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from pathlib import Path
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_patterns import matches
 from busmq_spark.outbox import lock, schema
-from busmq_spark.outbox.file_identity import LOG_SUFFIXES, FileIdentity, check_has_one_name, log_path, real_path
+from busmq_spark.outbox.file_identity import (
+    LOG_SUFFIXES,
+    FileIdentity,
+    check_has_one_name,
+    log_path,
+    real_path,
+)
 from busmq_spark.outbox.lock import OutboxLockOwner
 from busmq_spark.outbox.sql import OutboxEntryKind, unrouted_entries
 
@@ -52,14 +60,14 @@ class EntryAwaitingRouting:
 
 @dataclass(frozen=True, slots=True)
 class OutboxQueueStatus:
-    """What waits for one queue."""
+    """The waiting messages of one queue."""
 
     queue: str
     messages: int
     oldest_s: float
     error: str
     failing_s: float | None
-    """Seconds since sends began to fail; None: none failed."""
+    """Seconds since sends began to fail; the value is None when no send failed."""
 
 
 def read_status(path: Path) -> OutboxStatus:
@@ -68,23 +76,56 @@ def read_status(path: Path) -> OutboxStatus:
         incoming = _query_number(connection, "SELECT count(*) FROM entry WHERE refs IS NULL")
         outgoing = _query_number(connection, "SELECT count(*) FROM outgoing")
         oldest = connection.execute("SELECT at FROM entry ORDER BY id LIMIT 1").fetchone()
-        failing = connection.execute("SELECT error FROM destination WHERE error IS NOT NULL ORDER BY since LIMIT 1").fetchone()
-        notes = dict(connection.execute("SELECT name, value FROM note WHERE name LIKE '%_error'").fetchall())
+        failing = connection.execute(
+            "SELECT error FROM destination WHERE error IS NOT NULL ORDER BY since LIMIT 1"
+        ).fetchone()
+        notes = dict(
+            connection.execute("SELECT name, value FROM note WHERE name LIKE '%_error'").fetchall()
+        )
     path = real_path(path)
-    size = sum(each.stat().st_size for each in (path, *(log_path(path, suffix) for suffix in LOG_SUFFIXES)) if each.exists())
-    error = notes.get("forwarder_error") or notes.get("routing_error") or (failing and failing[0]) or ""
-    return OutboxStatus(lock.find_owner(path), incoming, outgoing, _seconds_since(oldest[0]) if oldest else None, size, error)
+    size = sum(
+        each.stat().st_size
+        for each in (path, *(log_path(path, suffix) for suffix in LOG_SUFFIXES))
+        if each.exists()
+    )
+    error = (
+        notes.get("forwarder_error") or notes.get("routing_error") or (failing and failing[0]) or ""
+    )
+    return OutboxStatus(
+        lock.find_owner(path),
+        incoming,
+        outgoing,
+        _seconds_since(oldest[0]) if oldest else None,
+        size,
+        error,
+    )
 
 
 def read_incoming(path: Path, most: int = 1000) -> list[EntryAwaitingRouting]:
     """The oldest events and subscriptions that are not routed yet."""
     with open_snapshot(path) as connection:
         found = unrouted_entries(connection, most)
-        values = {each.id: value for each in found for (value,) in connection.execute("SELECT value FROM entry WHERE id = ?", (each.id,))}
-    names = {OutboxEntryKind.PUBLISH: "event", OutboxEntryKind.SUBSCRIBE: "subscribe", OutboxEntryKind.UNSUBSCRIBE: "unsubscribe"}
+        values = {
+            each.id: value
+            for each in found
+            for (value,) in connection.execute("SELECT value FROM entry WHERE id = ?", (each.id,))
+        }
+    names = {
+        OutboxEntryKind.PUBLISH: "event",
+        OutboxEntryKind.SUBSCRIBE: "subscribe",
+        OutboxEntryKind.UNSUBSCRIBE: "unsubscribe",
+    }
     ids = {number: Event.decode(value).id for number, value in values.items() if value}
     return [
-        EntryAwaitingRouting(each.id, names[each.kind], each.keys, each.queue, _seconds_since(each.at), ids.get(each.id, ""), values[each.id])
+        EntryAwaitingRouting(
+            each.id,
+            names[each.kind],
+            each.keys,
+            each.queue,
+            _seconds_since(each.at),
+            ids.get(each.id, ""),
+            values[each.id],
+        )
         for each in found
     ]
 
@@ -99,21 +140,42 @@ def read_outgoing(path: Path) -> list[OutboxQueueStatus]:
         found = []
         for queue, count, first, error, since in connection.execute(asked).fetchall():
             [at] = connection.execute("SELECT at FROM entry WHERE id = ?", (first,)).fetchone()
-            found.append(OutboxQueueStatus(queue, count, _seconds_since(at), error or "", None if since is None else _seconds_since(since)))
+            found.append(
+                OutboxQueueStatus(
+                    queue,
+                    count,
+                    _seconds_since(at),
+                    error or "",
+                    None if since is None else _seconds_since(since),
+                )
+            )
     return found
 
 
-def read_subscriptions(path: Path, key: str | None = None) -> tuple[list[tuple[str, str]], float | None]:
-    """Pattern and queue of the subscriptions as the forwarder saw them last, and how many seconds ago; with ``key`` those that take it."""
+def read_subscriptions(
+    path: Path, key: str | None = None
+) -> tuple[list[tuple[str, str]], float | None]:
+    """Pattern and queue of the subscriptions as the forwarder saw them last, and how many seconds
+    ago; with ``key`` those that take it.
+    """
     with open_snapshot(path) as connection:
-        table = connection.execute("SELECT pattern, queue FROM subscription UNION SELECT pattern, queue FROM made ORDER BY 1, 2").fetchall()
-        seen = connection.execute("SELECT value FROM note WHERE name = 'subscriptions_at'").fetchone()
-    return [row for row in table if key is None or matches(row[0], key)], _seconds_since(seen[0]) if seen else None
+        table = connection.execute(
+            "SELECT pattern, queue FROM subscription UNION SELECT pattern, queue FROM made ORDER BY"
+            " 1, 2"
+        ).fetchall()
+        seen = connection.execute(
+            "SELECT value FROM note WHERE name = 'subscriptions_at'"
+        ).fetchone()
+    return [row for row in table if key is None or matches(row[0], key)], (
+        _seconds_since(seen[0]) if seen else None
+    )
 
 
 @contextmanager
 def open_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
-    """One moment of the store. Raises OutboxUnusable for a name without the log of the store."""
+    """Open a snapshot of the store. Raises OutboxUnusable for a name without the log of the
+    store.
+    """
     path = real_path(path)
     if FileIdentity.of(path) and not FileIdentity.of(log_path(path)):
         check_has_one_name(path)

@@ -1,4 +1,6 @@
-"""All SQL of an outbox. Each function is a part of a transaction that its caller begins and ends."""
+"""All SQL of an outbox. Each function is a part of a transaction that its caller begins and
+ends.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ MAX_FREE_PAGES = 2000
 
 
 class OutboxEntryKind(IntEnum):
-    """What is to be done with an entry."""
+    """The kinds of entries."""
 
     PUSH = 0
     """Append its value to the queue that ``outgoing`` names."""
     SEND = 1
-    """The same with a command: the queue takes one group only."""
+    """A command: the queue takes one group only."""
     PUBLISH = 2
-    """Append it to every queue that is subscribed to its keys, which ``target`` has; they are in ``outgoing`` once they are known."""
+    """Append it to every queue that is subscribed to its keys, which ``target`` has; they are in
+    ``outgoing`` once they are known.
+    """
     SUBSCRIBE = 3
     UNSUBSCRIBE = 4
     """``target`` has patterns and a queue."""
@@ -53,7 +57,9 @@ class OutboxDestinationQueue:
 
 @dataclass(frozen=True, slots=True)
 class OutboxChunk:
-    """Messages for one queue that go together: of one sender, in order, all of them commands or none."""
+    """Messages for one queue that go together: of one sender, in order, all of them commands or
+    none.
+    """
 
     opening: int
     sender: str
@@ -62,24 +68,37 @@ class OutboxChunk:
     numbers: Sequence[int]
     values: list[bytes]
     more: bool = False
-    """Whether others wait behind it."""
+    """Whether later messages wait."""
 
 
 def begin_opening(connection: sqlite3.Connection, sender: str) -> int:
-    """A new opening of the store. Those whose last message is gone are forgotten, as are queues that nothing waits for."""
+    """A new opening of the store. Senders whose last message is gone are forgotten, as are queues
+    that nothing waits for.
+    """
     first = connection.execute("SELECT opening FROM entry ORDER BY id LIMIT 1").fetchone()
     connection.execute("DELETE FROM opening WHERE id < ?", first or (2**62,))
-    connection.execute("DELETE FROM destination WHERE NOT EXISTS (SELECT 1 FROM outgoing WHERE destination = destination.id)")
-    return connection.execute("INSERT INTO opening(sender, at) VALUES (?, ?)", (sender, time.time())).lastrowid or 0
+    connection.execute(
+        "DELETE FROM destination WHERE NOT EXISTS (SELECT 1 FROM outgoing WHERE destination ="
+        " destination.id)"
+    )
+    return (
+        connection.execute(
+            "INSERT INTO opening(sender, at) VALUES (?, ?)", (sender, time.time())
+        ).lastrowid
+        or 0
+    )
 
 
 def add_opening(connection: sqlite3.Connection, opening: int, sender: str) -> None:
     """Give a sender to messages whose opening was forgotten.
 
     Older versions let a second process open the file, which forgot the opening of the first.
-    None of these messages was sent: an opening is forgotten only when nothing of it waits.
+    No message of an opening is sent here: it is forgotten only when nothing of it waits.
     """
-    connection.execute("INSERT OR IGNORE INTO opening(id, sender, at) VALUES (?, ?, ?)", (opening, sender, time.time()))
+    connection.execute(
+        "INSERT OR IGNORE INTO opening(id, sender, at) VALUES (?, ?, ?)",
+        (opening, sender, time.time()),
+    )
 
 
 def find_or_add_destination(connection: sqlite3.Connection, queue: str) -> OutboxDestinationQueue:
@@ -89,26 +108,45 @@ def find_or_add_destination(connection: sqlite3.Connection, queue: str) -> Outbo
     return OutboxDestinationQueue(id, queue)
 
 
-def store_messages(connection: sqlite3.Connection, opening: int, kind: OutboxEntryKind, to: OutboxDestinationQueue, values: Sequence[bytes]) -> int:
+def store_messages(
+    connection: sqlite3.Connection,
+    opening: int,
+    kind: OutboxEntryKind,
+    to: OutboxDestinationQueue,
+    values: Sequence[bytes],
+) -> int:
     """Messages or commands for one queue. The number of the last."""
     last = _store_entries(connection, kind, None, opening, 1, values)
-    connection.execute("INSERT INTO outgoing SELECT ?, id FROM entry WHERE id > ?", (to.id, last - len(values)))
+    connection.execute(
+        "INSERT INTO outgoing SELECT ?, id FROM entry WHERE id > ?", (to.id, last - len(values))
+    )
     return last
 
 
-def store_events(connection: sqlite3.Connection, opening: int, keys: Sequence[str], values: Sequence[bytes]) -> int:
+def store_events(
+    connection: sqlite3.Connection, opening: int, keys: Sequence[str], values: Sequence[bytes]
+) -> int:
     """Events with these keys. The number of the last."""
-    return _store_entries(connection, OutboxEntryKind.PUBLISH, json.dumps([*keys]), opening, None, values)
+    return _store_entries(
+        connection, OutboxEntryKind.PUBLISH, json.dumps([*keys]), opening, None, values
+    )
 
 
-def store_subscriptions(connection: sqlite3.Connection, opening: int, patterns: Sequence[str], queue: str, *, end: bool) -> int:
+def store_subscriptions(
+    connection: sqlite3.Connection, opening: int, patterns: Sequence[str], queue: str, *, end: bool
+) -> int:
     """A subscription that is to begin, or to ``end``. Its number."""
     kind = OutboxEntryKind.UNSUBSCRIBE if end else OutboxEntryKind.SUBSCRIBE
     return _store_entries(connection, kind, json.dumps([*patterns, queue]), opening, None, [b""])
 
 
 def _store_entries(
-    connection: sqlite3.Connection, kind: OutboxEntryKind, target: str | None, opening: int, refs: int | None, values: Sequence[bytes]
+    connection: sqlite3.Connection,
+    kind: OutboxEntryKind,
+    target: str | None,
+    opening: int,
+    refs: int | None,
+    values: Sequence[bytes],
 ) -> int:
     asked = "INSERT INTO entry(kind, target, opening, at, refs, value) VALUES (?, ?, ?, ?, ?, ?)"
     about = (int(kind), target, opening, time.time(), refs)
@@ -118,32 +156,48 @@ def _store_entries(
     return connection.execute(asked, (*about, last)).lastrowid or 0
 
 
-def unrouted_entries(connection: sqlite3.Connection, most: int = MAX_EVENTS_ROUTED_AT_ONCE) -> list[EntryAwaitingRouting]:
+def unrouted_entries(
+    connection: sqlite3.Connection, most: int = MAX_EVENTS_ROUTED_AT_ONCE
+) -> list[EntryAwaitingRouting]:
     """The oldest entries of which it is not known where they go."""
-    found = connection.execute("SELECT id, kind, target, at FROM entry WHERE refs IS NULL ORDER BY id LIMIT ?", (most,)).fetchall()
+    found = connection.execute(
+        "SELECT id, kind, target, at FROM entry WHERE refs IS NULL ORDER BY id LIMIT ?", (most,)
+    ).fetchall()
     return [_unrouted_entry(*row) for row in found]
 
 
 def _unrouted_entry(id: int, kind: int, target: str, at: float) -> EntryAwaitingRouting:
     words = tuple(json.loads(target))
     return EntryAwaitingRouting(
-        id, OutboxEntryKind(kind), words if kind == OutboxEntryKind.PUBLISH else words[:-1], "" if kind == OutboxEntryKind.PUBLISH else words[-1], at
+        id,
+        OutboxEntryKind(kind),
+        words if kind == OutboxEntryKind.PUBLISH else words[:-1],
+        "" if kind == OutboxEntryKind.PUBLISH else words[-1],
+        at,
     )
 
 
 def routed_upto(connection: sqlite3.Connection) -> int:
-    """The number up to which every entry is routed. Nothing behind it is sent: something before it may be for the same queue."""
+    """The number up to which every entry is routed. No later entry is sent: something before it may
+    be for the same queue.
+    """
     [first] = connection.execute("SELECT min(id) FROM entry WHERE refs IS NULL").fetchone()
     return 2**62 if first is None else int(first) - 1
 
 
-def route_event(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> list[OutboxDestinationQueue]:
+def route_event(
+    connection: sqlite3.Connection, id: int, queues: Iterable[str]
+) -> list[OutboxDestinationQueue]:
     """Record an event's destination queues; without any, delete the event."""
     found = [find_or_add_destination(connection, queue) for queue in dict.fromkeys(queues)]
     if not found:
         delete_entry(connection, id)
-    elif connection.execute("UPDATE entry SET refs = ? WHERE id = ?", (len(found), id)).rowcount:  # else removed meanwhile
-        connection.executemany("INSERT OR IGNORE INTO outgoing VALUES (?, ?)", [(each.id, id) for each in found])
+    elif connection.execute(
+        "UPDATE entry SET refs = ? WHERE id = ?", (len(found), id)
+    ).rowcount:  # else removed meanwhile
+        connection.executemany(
+            "INSERT OR IGNORE INTO outgoing VALUES (?, ?)", [(each.id, id) for each in found]
+        )
     return found
 
 
@@ -154,47 +208,88 @@ def delete_entry(connection: sqlite3.Connection, id: int) -> None:
 
 def waiting_destinations(connection: sqlite3.Connection) -> list[OutboxDestinationQueue]:
     """The destinations that something waits for."""
-    asked = "SELECT id, queue FROM destination WHERE EXISTS (SELECT 1 FROM outgoing WHERE destination = destination.id)"
+    asked = (
+        "SELECT id, queue FROM destination WHERE EXISTS (SELECT 1 FROM outgoing WHERE destination ="
+        " destination.id)"
+    )
     return [OutboxDestinationQueue(id, queue) for id, queue in connection.execute(asked)]
 
 
-def next_chunk(connection: sqlite3.Connection, to: OutboxDestinationQueue, behind: int, most: int, most_bytes: int) -> OutboxChunk | None:
-    """The messages for a queue behind a number: at most so many, of one sender, none behind the one that reaches ``most_bytes``."""
+def next_chunk(
+    connection: sqlite3.Connection,
+    to: OutboxDestinationQueue,
+    behind: int,
+    most: int,
+    most_bytes: int,
+) -> OutboxChunk | None:
+    """Return the messages for a queue after a number: at most so many, of one sender, none after
+    the one that reaches ``most_bytes``.
+    """
     upto = routed_upto(connection)
-    asked = "SELECT min(entry), max(entry), count(*) FROM (SELECT entry FROM outgoing WHERE destination = ? AND entry > ? AND entry <= ? LIMIT ?)"
+    asked = (
+        "SELECT min(entry), max(entry), count(*) FROM (SELECT entry FROM outgoing WHERE destination"
+        " = ? AND entry > ? AND entry <= ? LIMIT ?)"
+    )
     first, last, count = connection.execute(asked, (to.id, behind, upto, most)).fetchone()
     if not count:
         return None
-    even = last - first + 1 == count and _read_chunk_of_one_queue(connection, first, last, most_bytes)
+    even = last - first + 1 == count and _read_chunk_of_one_queue(
+        connection, first, last, most_bytes
+    )
     chunk = even or _read_chunk_of_queue(connection, to, first, last, most_bytes)
     return replace(chunk, more=count == most or chunk.numbers[-1] < last)
 
 
 def count_events(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
-    """How many messages, from the first on, are events; fewer where others of other queues lie between."""
+    """Return the number of messages, from the first on, that are events; fewer where others of
+    other queues lie between.
+    """
     asked = "SELECT min(id) FROM entry WHERE id BETWEEN ? AND ? AND kind != ?"
-    (other,) = connection.execute(asked, (numbers[0], numbers[-1], OutboxEntryKind.PUBLISH)).fetchone()
+    (other,) = connection.execute(
+        asked, (numbers[0], numbers[-1], OutboxEntryKind.PUBLISH)
+    ).fetchone()
     return len(numbers) if other is None else sum(number < other for number in numbers)
 
 
-def _read_chunk_of_one_queue(connection: sqlite3.Connection, first: int, last: int, most_bytes: int) -> OutboxChunk | None:
-    """All that is between two numbers, if it may go together; as it does where calls are for one queue, which so costs half."""
-    asked = (  # the opening never falls: what both ends have all of them have
-        "SELECT (SELECT opening FROM entry WHERE id = ?2), (SELECT opening FROM entry WHERE id = ?3), sum(kind = ?1), sum(length(value)) "
-        "FROM entry WHERE id BETWEEN ?2 AND ?3"
+def _read_chunk_of_one_queue(
+    connection: sqlite3.Connection, first: int, last: int, most_bytes: int
+) -> OutboxChunk | None:
+    """All that is between two numbers, if it may go together; as it does where calls are for one
+    queue, which so costs half.
+    """
+    asked = (  # the opening never falls: a value at both ends is the value of all
+        "SELECT (SELECT opening FROM entry WHERE id = ?2), (SELECT opening FROM entry WHERE id ="
+        " ?3), sum(kind = ?1), sum(length(value)) FROM entry WHERE id BETWEEN ?2 AND ?3"
     )
-    low, high, commands, size = connection.execute(asked, (OutboxEntryKind.SEND, first, last)).fetchone()
+    low, high, commands, size = connection.execute(
+        asked, (OutboxEntryKind.SEND, first, last)
+    ).fetchone()
     if low != high or 0 < commands <= last - first or size > most_bytes:
         return None
-    values = [value for (value,) in connection.execute("SELECT value FROM entry WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)).fetchall()]
-    return OutboxChunk(low, _read_sender(connection, low), bool(commands), range(first, last + 1), values)
+    values = [
+        value
+        for (value,) in connection.execute(
+            "SELECT value FROM entry WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)
+        ).fetchall()
+    ]
+    return OutboxChunk(
+        low, _read_sender(connection, low), bool(commands), range(first, last + 1), values
+    )
 
 
-def _read_chunk_of_queue(connection: sqlite3.Connection, to: OutboxDestinationQueue, first: int, last: int, most_bytes: int) -> OutboxChunk:
-    """What may go together of what is for a queue between two numbers, of which the first is for it."""
+def _read_chunk_of_queue(
+    connection: sqlite3.Connection,
+    to: OutboxDestinationQueue,
+    first: int,
+    last: int,
+    most_bytes: int,
+) -> OutboxChunk:
+    """Return the messages for a queue between two numbers that may go together; the first number is
+    for it.
+    """
     asked = (
-        "SELECT e.id, e.opening, e.kind = ?, e.value FROM outgoing o CROSS JOIN entry e ON e.id = o.entry "
-        "WHERE o.destination = ? AND o.entry BETWEEN ? AND ? ORDER BY o.entry"
+        "SELECT e.id, e.opening, e.kind = ?, e.value FROM outgoing o CROSS JOIN entry e ON e.id ="
+        " o.entry WHERE o.destination = ? AND o.entry BETWEEN ? AND ? ORDER BY o.entry"
     )
     numbers: list[int] = []
     values: list[bytes] = []
@@ -220,20 +315,36 @@ def confirm_sent(connection: sqlite3.Connection, to: OutboxDestinationQueue, upt
     """A queue has everything that was for it up to a number."""
     asked = (to.id, upto)
     of = "FROM outgoing WHERE destination = ? AND entry <= ?"  # no text from outside
-    first, last, count = connection.execute(f"SELECT min(entry), max(entry), count(*) {of}", asked).fetchone()
+    first, last, count = connection.execute(
+        f"SELECT min(entry), max(entry), count(*) {of}", asked
+    ).fetchone()
     if count and last - first + 1 == count:
-        deleted = connection.execute("DELETE FROM entry WHERE id BETWEEN ? AND ? AND refs = 1", (first, last)).rowcount
+        deleted = connection.execute(
+            "DELETE FROM entry WHERE id BETWEEN ? AND ? AND refs = 1", (first, last)
+        ).rowcount
     else:
-        deleted = connection.execute(f"DELETE FROM entry WHERE refs = 1 AND id IN (SELECT entry {of})", asked).rowcount  # noqa: S608
+        deleted = connection.execute(
+            f"DELETE FROM entry WHERE refs = 1 AND id IN (SELECT entry {of})",  # noqa: S608
+            asked,
+        ).rowcount
     if deleted < count:
-        connection.execute(f"UPDATE entry SET refs = refs - 1 WHERE id IN (SELECT entry {of})", asked)  # noqa: S608
+        connection.execute(
+            f"UPDATE entry SET refs = refs - 1 WHERE id IN (SELECT entry {of})",  # noqa: S608
+            asked,
+        )
     connection.execute(f"DELETE {of}", asked)
-    connection.execute("UPDATE destination SET error = NULL, since = NULL WHERE id = ? AND error IS NOT NULL", (to.id,))
+    connection.execute(
+        "UPDATE destination SET error = NULL, since = NULL WHERE id = ? AND error IS NOT NULL",
+        (to.id,),
+    )
 
 
 def record_failure(connection: sqlite3.Connection, to: OutboxDestinationQueue, error: str) -> None:
     """Why nothing goes to a queue now; how long that has been so stays noted."""
-    connection.execute("UPDATE destination SET error = ?, since = coalesce(since, ?) WHERE id = ?", (error, time.time(), to.id))
+    connection.execute(
+        "UPDATE destination SET error = ?, since = coalesce(since, ?) WHERE id = ?",
+        (error, time.time(), to.id),
+    )
 
 
 def set_note(connection: sqlite3.Connection, name: str, value: str | float | None) -> None:
@@ -242,15 +353,21 @@ def set_note(connection: sqlite3.Connection, name: str, value: str | float | Non
 
 
 def note_subscriptions(connection: sqlite3.Connection, table: Iterable[tuple[str, str]]) -> None:
-    """Who is subscribed, as it was seen last."""
+    """Store the last known subscriptions."""
     connection.execute("DELETE FROM subscription")
     connection.executemany("INSERT OR IGNORE INTO subscription VALUES (?, ?)", table)
     set_note(connection, "subscriptions_at", time.time())
 
 
-def note_subscription_made(connection: sqlite3.Connection, patterns: Iterable[str], queue: str, *, end: bool) -> None:
+def note_subscription_made(
+    connection: sqlite3.Connection, patterns: Iterable[str], queue: str, *, end: bool
+) -> None:
     """A subscription was begun, or ended, with this outbox."""
-    asked = "DELETE FROM made WHERE pattern = ? AND queue = ?" if end else "INSERT OR IGNORE INTO made VALUES (?, ?)"
+    asked = (
+        "DELETE FROM made WHERE pattern = ? AND queue = ?"
+        if end
+        else "INSERT OR IGNORE INTO made VALUES (?, ?)"
+    )
     connection.executemany(asked, [(pattern, queue) for pattern in patterns])
 
 

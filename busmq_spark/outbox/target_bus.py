@@ -1,7 +1,9 @@
-"""Where an outbox forwards to: Redis, a federation server of ours, or one of npm busmq. One thread may use one.
+"""The target of an outbox: Redis, a federation server of ours, or one of npm busmq. Only one thread
+may use one.
 
-Towards Redis and servers of ours each message is appended once (core/idempotent_push.py). An npm server takes text only, at least once, and knows of
-no subscriptions: there those count that were made with this outbox.
+Towards Redis and servers of ours each message is appended once (core/idempotent_push.py). An npm
+server takes text only, at least once, and knows of no subscriptions: there those count that were
+made with this outbox.
 """
 
 from __future__ import annotations
@@ -25,23 +27,30 @@ SubscriptionTable: TypeAlias = list[tuple[str, str]]
 
 
 class OutboxTarget(Protocol):
-    """One place to forward to."""
+    """A place to forward to."""
 
     def push(self, queue: str, chunk: OutboxChunk) -> tuple[int, int]:
-        """Append messages to a queue, which is made where there is none: how many of them, from the first on, are there now, and the maxsize that was
-        in the way (0: none)."""
+        """Append messages to a queue, which is made where there is none: how many of them, from the
+        first on, are there now, and the maxsize that was in the way (0: none).
+        """
         ...
 
     def failure_domain(self, queue: str) -> str:
-        """What the queue becomes unreachable with; '' where that is not known, or is everything."""
+        """Return the failure domain of the queue; '' where that is not known, or is everything."""
         ...
 
-    def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:
-        """The queues for events with such keys, and the subscriptions that were looked at, for people. ``made_here``: those made with this outbox."""
+    def route(
+        self, events: Sequence[EventKeys], made_here: SubscriptionTable
+    ) -> tuple[list[list[str]], SubscriptionTable]:
+        """The queues for events with such keys, and the subscriptions that were looked at, for
+        people. ``made_here``: those made with this outbox.
+        """
         ...
 
     def is_of_peers(self, queue: str) -> bool:
-        """Whether peers of a federation server alone have subscribed the queue, as far as is known here."""
+        """Whether peers of a federation server alone have subscribed the queue, as far as is known
+        here.
+        """
         ...
 
     def set_subscription(self, patterns: EventKeys, queue: str, *, end: bool) -> None:
@@ -75,10 +84,12 @@ class BaseOutboxTarget:
         if chunk.commands and queue not in self._commanded:
             self._store.take_commands(queue)
             self._commanded.add(queue)
-        found: tuple[int, int] = self._store.push_from(queue, chunk.sender, chunk.numbers, chunk.values)
+        found: tuple[int, int] = self._store.push_from(
+            queue, chunk.sender, chunk.numbers, chunk.values
+        )
         return found
 
-    def is_of_peers(self, queue: str) -> bool:  # noqa: ARG002  as the protocol has it
+    def is_of_peers(self, queue: str) -> bool:  # noqa: ARG002  # as the protocol has it
         """See Target."""
         return False
 
@@ -106,7 +117,12 @@ class RedisOutboxTarget(BaseOutboxTarget):
         except LinkLost:
             return ""
 
-    def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:  # noqa: ARG002  as the protocol has it
+    def route(
+        # As the protocol has it
+        self,
+        events: Sequence[EventKeys],
+        made_here: SubscriptionTable,  # noqa: ARG002
+    ) -> tuple[list[list[str]], SubscriptionTable]:
         return self._store.route_events(events), self._store.event_tables.pairs
 
     def is_of_peers(self, queue: str) -> bool:

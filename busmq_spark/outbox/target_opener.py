@@ -15,14 +15,21 @@ from busmq_spark.redis_io.redis_layout import redis_layout
 WEBSOCKET_SCHEMES = ("ws://", "wss://")
 
 
-def target_opener(to: str | Sequence[str] | None, settings: dict[str, Any]) -> tuple[Callable[[], OutboxTarget], int]:
-    """What opens the target, once for each lane, and how many lanes there are: one for each server. Nothing is connected. Raises ConfigError."""
+def target_opener(
+    to: str | Sequence[str] | None, settings: dict[str, Any]
+) -> tuple[Callable[[], OutboxTarget], int]:
+    """Return a function that opens the target, once for each lane, and the number of lanes: one for
+    each server. Nothing is connected. Raises ConfigError.
+    """
     where_to = None if to is None else join_urls("to", to)
     federated = where_to is not None and where_to.lower().startswith(WEBSOCKET_SCHEMES)
     options = bus_options({"federate" if federated else "url": where_to, **settings})
     if federated:
         try:
-            from busmq_spark.outbox.federation_target import FederationOutboxTarget, federation_address
+            from busmq_spark.outbox.federation_target import (
+                FederationOutboxTarget,
+                federation_address,
+            )
         except ModuleNotFoundError as error:
             raise missing_package(error, "an outbox towards a federation server") from None
         where = federation_address(options)

@@ -1,1 +1,1 @@
-"""Where queues live and how to talk to those servers. The only part that uses redis-py."""
+"""The servers of queues, and the links to them. The only part that uses redis-py."""

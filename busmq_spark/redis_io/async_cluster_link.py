@@ -1,4 +1,6 @@
-"""The asyncio twin of ``sync_cluster_link.py``, shared by many tasks: one connection per node, steps go out in the order they were asked for."""
+"""The asyncio twin of ``sync_cluster_link.py``, shared by many tasks: one connection per node,
+steps go out in the order they were asked for.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,22 @@ from busmq_spark.redis_io.urls import RedisServerAddress
 
 
 class AsyncClusterLink:
-    """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_pipeline.py)."""
+    """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call
+    (see cluster_pipeline.py).
+    """
 
-    def __init__(self, cluster: ClusterSeeds, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        cluster: ClusterSeeds,
+        patience_s: float | None = None,
+        reply_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
         """See AsyncLink."""
         self.endpoint = cluster
         self._patience_s, self._reply_s = patience_s, reply_s
         self._map: SlotMap | None = None
-        # Those without slots stay, too: a task may be about to connect to one, and close() must find its connection.
+        # Nodes without slots stay, too: a task may be about to connect to one, and close() must
+        # find its connection.
         self._nodes: dict[NodeAddress, AsyncLink] = {}
         self._asking = asyncio.Lock()
 
@@ -46,7 +56,9 @@ class AsyncClusterLink:
         return link is not None and link.send_if_connected(call, on_reply)
 
     async def execute(self, step: Step) -> Any:
-        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        """Send one step and return its reply, or the list of replies. Raises the translated error
+        of the first call that failed.
+        """
         calls = calls_of(step)
         if not calls:
             return []
@@ -65,22 +77,32 @@ class AsyncClusterLink:
                 await self._refresh_if_moved(cluster_pipeline)
                 return step_result(step, cluster_pipeline.replies)
             if problem is not None:
-                await asyncio.sleep(retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s)))
+                await asyncio.sleep(
+                    retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s))
+                )
 
     async def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
-        """Ask anew which slots are where; tasks that ask at once share one answer. Raises NoServerReachable when no node does."""
+        """Ask anew which slots are where; tasks that ask at once share one answer. Raises
+        NoServerReachable when no node does.
+        """
         before = self._map
         async with self._asking:
             if self._map is before or self._map is None:
-                self._map = await self.endpoint.fetch_slot_map_async(self._map.masters if self._map else (), dead)
+                self._map = await self.endpoint.fetch_slot_map_async(
+                    self._map.masters if self._map else (), dead
+                )
             return self._map
 
     async def master_links(self) -> list[AsyncLink]:
-        """Links to every node that owns slots now, for what is asked of each. They give up soon and are closed with this link."""
+        """Links to every node that owns slots now, for what is asked of each. They give up soon and
+        are closed with this link.
+        """
         return [self.link_to(node) for node in (await self.refresh()).masters]
 
     async def ping(self) -> None:
-        """Returns when some master answers; connects if need be. Raises at once, without patience."""
+        """Returns when some master answers; connects if need be. Raises at once, without
+        patience.
+        """
         for node in (self._map or await self.refresh()).masters:
             with suppress(LinkLost):
                 await self.link_to(node).ping()
@@ -94,7 +116,9 @@ class AsyncClusterLink:
         return self._nodes[node]
 
     def drop(self) -> None:
-        """Break every connection now: steps in flight fail as if the links had broken. A later step opens new ones."""
+        """Break every connection now: steps in flight fail as if the links had broken. A later step
+        opens new ones.
+        """
         for link in self._nodes.values():
             link.drop()
 
@@ -117,7 +141,9 @@ class AsyncClusterLink:
                 try:
                     cluster_pipeline.add_replies(batch, await replies)
                 except CONNECTION_ERRORS as error:
-                    cluster_pipeline.on_connection_lost(batch, _as_link_lost(error, self.endpoint.server_of(batch.node)))
+                    cluster_pipeline.on_connection_lost(
+                        batch, _as_link_lost(error, self.endpoint.server_of(batch.node))
+                    )
         finally:
             for _, replies in under_way:
                 if not replies.cancel() and not replies.cancelled():
@@ -126,7 +152,7 @@ class AsyncClusterLink:
             self._map = self._map.with_moved(cluster_pipeline.moved)
 
     async def _refresh_if_moved(self, cluster_pipeline: ClusterPipeline) -> None:
-        """Where one slot has moved, others have too."""
+        """If one slot has moved, others have too."""
         if cluster_pipeline.moved:
             with suppress(BusError):
                 await self.refresh()
@@ -134,4 +160,6 @@ class AsyncClusterLink:
 
 def _as_link_lost(error: Exception, server: RedisServerAddress) -> LinkLost:
     found = translate_redis_error(error, server)
-    return found if isinstance(found, LinkLost) else LinkLost(url=server.masked_url, reason=str(error))
+    return (
+        found if isinstance(found, LinkLost) else LinkLost(url=server.masked_url, reason=str(error))
+    )

@@ -1,5 +1,6 @@
-"""The asyncio twin of ``sync_link.py``: same rules, but shared by many tasks. Their steps go out in the order they were asked for, without waiting
-for each other, in one write per turn of the loop where they are short; replies come back in that order.
+"""The asyncio twin of ``sync_link.py``: same rules, but shared by many tasks. Their steps go out in
+the order they were asked for, without waiting for each other, in one write per turn of the loop
+where they are short; replies come back in that order.
 """
 
 from __future__ import annotations
@@ -19,17 +20,32 @@ from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s
 from busmq_spark.redis_io.optional_commands import is_refused_command
 from busmq_spark.redis_io.pipelined_connection import OnReply, PipelinedConnection
-from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, may_be_sent_again, step_result, unknown_scripts
+from busmq_spark.redis_io.resp_codec import (
+    calls_of,
+    first_error,
+    is_repeatable,
+    may_be_sent_again,
+    step_result,
+    unknown_scripts,
+)
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 _PING = command("PING")
 
 
 class AsyncLink:
-    """An asyncio link; see SyncLink for what is repeated. A step whose task is cancelled may still be executed; its reply is dropped."""
+    """An asyncio link; see SyncLink for what is repeated. A step whose task is cancelled may still
+    be executed; its reply is dropped.
+    """
 
-    def __init__(self, endpoint: RedisEndpoint, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
-        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (target.py).
+    def __init__(
+        self,
+        endpoint: RedisEndpoint,
+        patience_s: float | None = None,
+        reply_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; a
+        ``patience_s`` of None suits endpoint and error (endpoint.py).
 
         ``reply_s``: a server that has not sent a due reply for so long counts as lost.
         """
@@ -51,7 +67,9 @@ class AsyncLink:
         return True
 
     async def execute(self, step: Step) -> Any:
-        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        """Send one step and return its reply, or the list of replies. Raises the translated error
+        of the first call that failed.
+        """
         calls = calls_of(step)
         if not calls:
             return []
@@ -84,11 +102,15 @@ class AsyncLink:
             await self._pause_or_raise(refused, retry, wire)
 
     async def connect(self) -> PipelinedConnection:
-        """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other errors of connecting, without patience."""
+        """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other
+        errors of connecting, without patience.
+        """
         async with self._connecting:
             if self._wire is None or not self._wire.is_open:
                 try:
-                    self._wire = PipelinedConnection(await dial_async(self.endpoint, self._reply_s), self._reply_s)
+                    self._wire = PipelinedConnection(
+                        await dial_async(self.endpoint, self._reply_s), self._reply_s
+                    )
                 except (rx.RedisError, OSError) as error:
                     raise translate_redis_error(error, self.endpoint) from error
             return self._wire
@@ -108,11 +130,15 @@ class AsyncLink:
 
     @property
     def wire(self) -> PipelinedConnection | None:
-        """The open connection, if there is one: what is asked on it now goes out before anything asked later."""
+        """Return the open connection, if there is one: a call on it now goes out before any later
+        call.
+        """
         return self._wire if self._wire is not None and self._wire.is_open else None
 
     def drop(self) -> None:
-        """Break the connection now: steps in flight fail as if the link had broken. A later step opens a new one."""
+        """Break the connection now: steps in flight fail as if the link had broken. A later step
+        opens a new one.
+        """
         if self._wire is not None:
             self._wire.abort()
             self._wire = None
@@ -121,15 +147,25 @@ class AsyncLink:
         """Close the connection. A later step opens a new one."""
         self.drop()
 
-    async def _pause_or_raise(self, error: BusError, retry: LinkRetry, wire: PipelinedConnection | None) -> None:
+    async def _pause_or_raise(
+        self, error: BusError, retry: LinkRetry, wire: PipelinedConnection | None
+    ) -> None:
         if isinstance(error, LinkLost) and self.endpoint.may_move and wire is self._wire:
-            self.drop()  # who is master is asked anew
-        await asyncio.sleep(retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s)))
+            self.drop()  # the master is looked up anew
+        await asyncio.sleep(
+            retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
+        )
 
 
-async def _resend_unknown(wire: PipelinedConnection, calls: Sequence[RedisCall], replies: list[Any]) -> Exception | None:
-    """Send scripts that Redis no longer has again, with their text, and put their replies in place. Result: the first error left."""
+async def _resend_unknown(
+    wire: PipelinedConnection, calls: Sequence[RedisCall], replies: list[Any]
+) -> Exception | None:
+    """Send scripts that Redis no longer has again, with their text, and put their replies in place.
+    Result: the first error left.
+    """
     if missing := unknown_scripts(replies):
-        for i, reply in zip(missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True):
+        for i, reply in zip(
+            missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True
+        ):
             replies[i] = reply
     return first_error(replies)

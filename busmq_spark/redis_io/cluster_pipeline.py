@@ -1,8 +1,12 @@
-"""One step on its way through a cluster: which calls go to which node next, and what the replies mean. Shared by the two cluster links.
+"""A step on its way through a cluster: the next calls to each node, and the meaning of the replies.
+Shared by the two cluster links.
 
-Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may always go again.
-Rule 2. A call whose reply was lost may have been executed: it goes again only if it is idempotent, else the step is in doubt.
-Rule 3. Calls of one slot keep their order. Where a node refused one and executed a later one, the step is in doubt, not reordered.
+Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may
+        always go again.
+Rule 2. A call whose reply was lost may have been executed: it goes again only if it is idempotent,
+        else the step is in doubt.
+Rule 3. Calls of one slot keep their order. If a node refused one call and executed a later one, the
+        step is in doubt, not reordered.
 """
 
 from __future__ import annotations
@@ -18,17 +22,28 @@ from busmq_spark.core.command_generators import RedisCall, command
 from busmq_spark.errors import BusError, LinkLost, RedisWritesPaused
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.resp_codec import first_error, script_as_eval
-from busmq_spark.redis_io.slots import NodeAddress, Redirect, SlotMap, key_of, parse_redirect, slot_of_key
+from busmq_spark.redis_io.slots import (
+    NodeAddress,
+    Redirect,
+    SlotMap,
+    key_of,
+    parse_redirect,
+    slot_of_key,
+)
 from busmq_spark.redis_io.translate import translate_redis_error
 
 ASKING_COMMAND = command("ASKING")
 _MAX_REDIRECTIONS = 5
-"""After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not."""
+"""After so many redirections without a pause the nodes disagree: then waiting helps, and asking on
+does not.
+"""
 
 
 @dataclass(slots=True)
 class NodeBatch:
-    """What goes to one node in one write. ``places`` are positions in the step, ``at`` those of their calls in ``wire``."""
+    """The calls to one node in one write. ``places`` are positions in the step, ``at`` those of
+    their calls in ``wire``.
+    """
 
     node: NodeAddress
     places: list[int] = field(default_factory=list)
@@ -37,7 +52,9 @@ class NodeBatch:
 
 
 class ClusterPipeline:
-    """The calls of one step and the replies so far. Ask for ``batches``, send them, report how each ended, until ``pending`` is empty."""
+    """The calls of one step and the replies so far. Ask for ``batches``, send them, report how each
+    ended, until ``pending`` is empty.
+    """
 
     def __init__(self, calls: Sequence[RedisCall], endpoint: RedisEndpoint) -> None:
         self.replies: list[Any] = [None] * len(calls)
@@ -61,7 +78,9 @@ class ClusterPipeline:
         self._hops = 0
 
     def batches(self, slot_map: SlotMap) -> list[NodeBatch]:
-        """What to deliver in this round. Calls whose slot no node serves stay behind, and the step waits."""
+        """Return the calls of this round, by node. Calls whose slot no node serves stay, and the
+        step waits.
+        """
         self.stale, self.retry_reason, self.dead = False, None, set()
         found: dict[NodeAddress, NodeBatch] = {}
         anywhere = self._node_for_keyless(slot_map)
@@ -71,22 +90,31 @@ class ClusterPipeline:
             node = asking or (anywhere if of is None else slot_map.owner(of))
             if node is None:
                 self.stale = True
-                self.retry_reason = LinkLost(url=self._endpoint.masked_url, reason=f"no node serves slot {of}")
+                self.retry_reason = LinkLost(
+                    url=self._endpoint.masked_url, reason=f"no node serves slot {of}"
+                )
                 continue
             batch = found.setdefault(node, NodeBatch(node))
             if asking:
                 batch.wire.append(ASKING_COMMAND)
             batch.places.append(place)
             batch.at.append(len(batch.wire))
-            batch.wire.append(script_as_eval(self._calls[place]) if place in self._as_eval else self._calls[place])
+            batch.wire.append(
+                script_as_eval(self._calls[place]) if place in self._as_eval else self._calls[place]
+            )
         return list(found.values())
 
     def _node_for_keyless(self, slot_map: SlotMap) -> NodeAddress | None:
-        """Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node."""
+        """Return the node for calls without a key: the node of the other calls, so that they are
+        executed beside their queue.
+        """
         if not slot_map.nodes:
             return None
-        of = next((self._slots[place] for place in self.pending if self._slots[place] is not None), None)
-        return (None if of is None else slot_map.owner(of)) or random.choice(slot_map.masters)  # noqa: S311  # any will do
+        of = next(
+            (self._slots[place] for place in self.pending if self._slots[place] is not None), None
+        )
+        # Any will do
+        return (None if of is None else slot_map.owner(of)) or random.choice(slot_map.masters)  # noqa: S311
 
     def add_replies(self, batch: NodeBatch, replies: Sequence[Any]) -> None:
         """The replies to a batch."""
@@ -100,7 +128,10 @@ class ClusterPipeline:
             answered.add(place)
             self.replies[place] = replies[at]
             if of is not None and of in refused and (once or refused[of]):
-                self._doubt = LinkLost(url=self._endpoint.masked_url, reason=f"slot {of} changed its node between two calls of one step")
+                self._doubt = LinkLost(
+                    url=self._endpoint.masked_url,
+                    reason=f"slot {of} changed its node between two calls of one step",
+                )
         self.pending = [place for place in self.pending if place not in answered]
 
     def on_node_unreachable(self, batch: NodeBatch, error: LinkLost) -> None:
@@ -115,7 +146,9 @@ class ClusterPipeline:
             self._doubt = error
 
     def raise_if_failed(self) -> None:
-        """After a round: raises LinkLost when the step is in doubt, or the error of the first call that failed once all are answered."""
+        """After a round: raises LinkLost when the step is in doubt, or the error of the first call
+        that failed once all are answered.
+        """
         if self._doubt is not None:
             raise self._doubt from None
         if not self.pending and (failed := first_error(self.replies)) is not None:
@@ -132,7 +165,9 @@ class ClusterPipeline:
             self._as_eval.add(place)
             return True
         error = translate_redis_error(reply, self._endpoint)
-        if isinstance(error, LinkLost) and not (isinstance(error, RedisWritesPaused) and self._calls[place].optional):
+        if isinstance(error, LinkLost) and not (
+            isinstance(error, RedisWritesPaused) and self._calls[place].optional
+        ):
             self.stale, self.retry_reason = True, error
             return True
         return False
@@ -145,12 +180,23 @@ class ClusterPipeline:
         elif of is not None:
             self.moved[of] = found.node
         if self._hops > _MAX_REDIRECTIONS * len(self._calls):
-            reason = f"slot {of} is redirected again and again, now to {found.node[0]}:{found.node[1]}"
-            self.stale, self.retry_reason = True, LinkLost(url=self._endpoint.masked_url, reason=reason)
+            reason = (
+                f"slot {of} is redirected again and again, now to {found.node[0]}:{found.node[1]}"
+            )
+            self.stale, self.retry_reason = (
+                True,
+                LinkLost(url=self._endpoint.masked_url, reason=reason),
+            )
 
 
 def redirection(error: Exception, asked: str) -> Redirect | None:
-    """Where an error reply says the key is, as redis-py or hiredis parse it; None when it says something else."""
-    if isinstance(error, rx.AskError):  # and MovedError, its subclass: redis-py has taken the code off the text
-        return parse_redirect(f"{'MOVED' if isinstance(error, rx.MovedError) else 'ASK'} {error}", asked)
+    """Return the redirection in an error reply, as redis-py or hiredis parse it; return None for
+    any other error.
+    """
+    if isinstance(
+        error, rx.AskError
+    ):  # and MovedError, its subclass: redis-py has taken the code off the text
+        return parse_redirect(
+            f"{'MOVED' if isinstance(error, rx.MovedError) else 'ASK'} {error}", asked
+        )
     return parse_redirect(str(error), asked)

@@ -1,4 +1,6 @@
-"""A Redis Cluster as an endpoint: some nodes that are known beforehand, and how to ask one of all which slots are where."""
+"""A Redis Cluster as an endpoint: some nodes that are known beforehand, and how to ask one of all
+which slots are where.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from busmq_spark.errors import BusError, ConfigError, LinkLost
-from busmq_spark.redis_io.connection_factory import async_connection, keep_cancellation, sync_connection
+from busmq_spark.redis_io.connection_factory import (
+    async_connection,
+    keep_cancellation,
+    sync_connection,
+)
 from busmq_spark.redis_io.endpoint import NoServerReachable
 from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap
@@ -22,7 +28,9 @@ _CLUSTER_SLOTS_COMMAND = pack_words(("CLUSTER", "SLOTS"))
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeeds:
-    """``seeds`` are some of the nodes; the credentials of the first are those of every node that is found through them."""
+    """``seeds`` are some of the nodes; the credentials of the first are those of every node that is
+    found through them.
+    """
 
     seeds: tuple[RedisServerAddress, ...]
 
@@ -39,21 +47,29 @@ class ClusterSeeds:
         return tuple(secret for seed in self.seeds for secret in seed.secrets)
 
     def server_of(self, node: NodeAddress) -> RedisServerAddress:
-        """How to reach a node: as itself if it is a seed, else with the first seed's credentials."""
+        """Return the address of a node: a seed has its own credentials, another node those of the
+        first seed.
+        """
         first = self.seeds[0]
         known = next((seed for seed in self.seeds if (seed.host, seed.port) == node), first)
         return RedisServerAddress(*node, first.tls, None, known.user, known.password, first.trust)
 
     def resolve(self) -> RedisServerAddress:
         """A master, whichever: notifications reach every node."""
-        return self.server_of(random.choice(self.fetch_slot_map().masters))  # noqa: S311  # any will do
+        # Any will do
+        return self.server_of(random.choice(self.fetch_slot_map().masters))  # noqa: S311
 
     async def resolve_async(self) -> RedisServerAddress:
-        """The same on the running loop."""
-        return self.server_of(random.choice((await self.fetch_slot_map_async()).masters))  # noqa: S311  # any will do
+        """Resolve on the running loop."""
+        # Any will do
+        return self.server_of(random.choice((await self.fetch_slot_map_async()).masters))  # noqa: S311
 
-    def fetch_slot_map(self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()) -> SlotMap:
-        """Ask one node after the other, ``known`` ones and seeds, those called ``dead`` last. Raises NoServerReachable."""
+    def fetch_slot_map(
+        self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()
+    ) -> SlotMap:
+        """Ask one node after the other, ``known`` ones and seeds, those called ``dead`` last.
+        Raises NoServerReachable.
+        """
         last: BusError | None = None
         for server in self._servers_to_ask(known, dead):
             connection = sync_connection(server, reply_s=_NODE_TIMEOUT_S, connect_s=_NODE_TIMEOUT_S)
@@ -67,38 +83,55 @@ class ClusterSeeds:
                 connection.disconnect()
         raise self._unreachable_error(last)
 
-    async def fetch_slot_map_async(self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()) -> SlotMap:
-        """The same on the running loop."""
+    async def fetch_slot_map_async(
+        self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()
+    ) -> SlotMap:
+        """Fetch the slot map on the running loop."""
         last: BusError | None = None
         for server in self._servers_to_ask(known, dead):
-            connection = async_connection(server, reply_s=_NODE_TIMEOUT_S, connect_s=_NODE_TIMEOUT_S)
+            connection = async_connection(
+                server, reply_s=_NODE_TIMEOUT_S, connect_s=_NODE_TIMEOUT_S
+            )
             try:
                 with keep_cancellation():
                     await connection.connect()
                     await connection.send_packed_command(_CLUSTER_SLOTS_COMMAND, check_health=False)
-                    return self._parse_slots(await connection.read_response(disable_decoding=True), server)
+                    return self._parse_slots(
+                        await connection.read_response(disable_decoding=True), server
+                    )
             except CONNECTION_ERRORS as error:
                 last = self._worst_error(error, server, last)
             finally:
                 await connection.disconnect(nowait=True)
         raise self._unreachable_error(last)
 
-    def _servers_to_ask(self, known: Iterable[NodeAddress], dead: Iterable[NodeAddress]) -> list[RedisServerAddress]:
+    def _servers_to_ask(
+        self, known: Iterable[NodeAddress], dead: Iterable[NodeAddress]
+    ) -> list[RedisServerAddress]:
         nodes = list(dict.fromkeys([*known, *((seed.host, seed.port) for seed in self.seeds)]))
-        random.shuffle(nodes)  # so that a partitioned node with an old slot map is not the only one asked
+        random.shuffle(
+            nodes
+        )  # so that a partitioned node with an old slot map is not the only one asked
         ill = set(dead)
         return [self.server_of(node) for node in sorted(nodes, key=lambda node: node in ill)]
 
     def _parse_slots(self, reply: Any, server: RedisServerAddress) -> SlotMap:
         if not reply:
-            raise LinkLost(url=server.masked_url, reason="this node knows of no slots; is the cluster formed?")
+            raise LinkLost(
+                url=server.masked_url, reason="this node knows of no slots; is the cluster formed?"
+            )
         return SlotMap.parse(reply, server.host)
 
-    def _worst_error(self, error: Exception, server: RedisServerAddress, last: BusError | None) -> BusError:
+    def _worst_error(
+        self, error: Exception, server: RedisServerAddress, last: BusError | None
+    ) -> BusError:
         """The worst so far: that a node refuses us weighs more than that another is down."""
         if "cluster support disabled" in str(error):
             raise ConfigError(
-                reason=f"redis.layout is cluster, but {server.masked_url} is no node of a cluster; leave redis.layout at direct"
+                reason=(
+                    f"redis.layout is cluster, but {server.masked_url} is no node of a cluster;"
+                    " leave redis.layout at direct"
+                )
             ) from None
         found = translate_redis_error(error, server)
         return found if last is None or last.retriable else last
@@ -106,4 +139,10 @@ class ClusterSeeds:
     def _unreachable_error(self, last: BusError | None) -> BusError:
         if last is not None and not last.retriable:
             return last
-        return NoServerReachable(url=self.masked_url, reason=f"no node of the cluster answers: {last.details['reason'] if last else 'none is named'}")
+        return NoServerReachable(
+            url=self.masked_url,
+            reason=(
+                "no node of the cluster answers:"
+                f" {last.details['reason'] if last else 'none is named'}"
+            ),
+        )

@@ -22,14 +22,23 @@ from busmq_spark.redis_io.urls import RedisServerAddress
 CONNECT_TIMEOUT_S = 3.0
 _SET_NAME = ("CLIENT", "SETNAME", CONNECTION_NAME)
 REPLY_TIMEOUT_S = 10.0
-"""Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone."""
+"""Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for
+longer is gone.
+"""
 
-# What redis-py sends of its own version, in two round trips, came with Redis 7.2: an ACL that permits it is refused by older servers, and one that
-# does not makes a newer one log each connection as an offence.
-_NO_DRIVER_INFO = {"driver_info": None} if "driver_info" in signature(AbstractConnection).parameters else {"lib_name": None, "lib_version": None}
+# The version that redis-py sends, in two round trips, came with Redis 7.2: an ACL that permits it
+# is refused by older servers, and one that does not makes a newer one log each connection as an
+# offence.
+_NO_DRIVER_INFO = (
+    {"driver_info": None}
+    if "driver_info" in signature(AbstractConnection).parameters
+    else {"lib_name": None, "lib_version": None}
+)
 
 
-def connection_arguments(server: RedisServerAddress, reply_s: float | None = None, connect_s: float | None = None) -> dict[str, Any]:
+def connection_arguments(
+    server: RedisServerAddress, reply_s: float | None = None, connect_s: float | None = None
+) -> dict[str, Any]:
     """Constructor arguments of a redis-py connection."""
     common: dict[str, Any] = {
         "username": server.user,
@@ -39,7 +48,9 @@ def connection_arguments(server: RedisServerAddress, reply_s: float | None = Non
         "protocol": 2,  # RESP3 brings nothing here and is parsed slower
         "health_check_interval": 0,
         **_NO_DRIVER_INFO,
-        "socket_read_size": 256 * 1024,  # the default of 32 KB costs eight times the system calls on a range read
+        "socket_read_size": (
+            256 * 1024
+        ),  # the default of 32 KB costs eight times the system calls on a range read
     }
     if server.path:
         return {**common, "path": server.path}
@@ -60,7 +71,9 @@ def _tls_arguments(server: RedisServerAddress) -> dict[str, Any]:
 
 
 def _greet(connection: Any) -> None:
-    """Log in, and name the connection where Redis lets us: the name only helps readers of CLIENT LIST."""
+    """Log in, and name the connection where Redis lets us: the name only helps readers of CLIENT
+    LIST.
+    """
     connection.on_connect()
     try:
         connection.send_command(*_SET_NAME, check_health=False)
@@ -70,7 +83,7 @@ def _greet(connection: Any) -> None:
 
 
 async def _greet_async(connection: Any) -> None:
-    """As ``_greet``."""
+    """Greet on the running loop, like ``_greet``."""
     await connection.on_connect()
     try:
         await connection.send_command(*_SET_NAME, check_health=False)
@@ -86,9 +99,13 @@ def _tell_nameless(connection: Any) -> None:
 
 def sync_connection(server: RedisServerAddress, **timeouts: float) -> redis.Connection:
     """A blocking connection, not connected yet. ``timeouts``: reply_s, connect_s."""
-    retry, arguments = Retry(NoBackoff(), 0), connection_arguments(server, **timeouts) | {"redis_connect_func": _greet}
+    retry, arguments = (
+        Retry(NoBackoff(), 0),
+        connection_arguments(server, **timeouts) | {"redis_connect_func": _greet},
+    )
     if server.path:
-        return redis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[abstract,return-value]  # same interface
+        # Same interface
+        return redis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[abstract,return-value]
     kind = redis.SSLConnection if server.tls else redis.Connection
     return kind(retry=retry, **arguments)
 
@@ -100,14 +117,17 @@ def async_connection(server: RedisServerAddress, **timeouts: float) -> aredis.Co
     retry = AsyncRetry(NoBackoff(), 0)
     arguments = connection_arguments(server, **timeouts) | {"redis_connect_func": _greet_async}
     if server.path:
-        return aredis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[return-value]  # same interface
+        # Same interface
+        return aredis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[return-value]
     kind = aredis.SSLConnection if server.tls else aredis.Connection
     return kind(retry=retry, **arguments)
 
 
 @contextmanager
 def keep_cancellation() -> Iterator[None]:
-    """Around redis-py's ``connect`` and ``read_response``: they may swallow a cancellation, and the cancelling task would wait for ever."""
+    """Around redis-py's ``connect`` and ``read_response``: they may swallow a cancellation, and the
+    cancelling task would wait for ever.
+    """
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()

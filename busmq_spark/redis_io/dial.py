@@ -1,4 +1,6 @@
-"""Endpoint to open connection. Behind an endpoint that may move, only a server that says it is master will do."""
+"""Endpoint to open connection. Behind an endpoint that may move, only a server that says it is
+master will do.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ import redis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S, async_connection, keep_cancellation, sync_connection
+from busmq_spark.redis_io.connection_factory import (
+    REPLY_TIMEOUT_S,
+    async_connection,
+    keep_cancellation,
+    sync_connection,
+)
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.fork_guard import keep_from_children
 from busmq_spark.redis_io.resp_codec import pack_words
@@ -30,13 +37,18 @@ def dial(endpoint: RedisEndpoint) -> redis.Connection:
     return connection
 
 
-async def dial_async(endpoint: RedisEndpoint, reply_s: float = REPLY_TIMEOUT_S) -> aredis.Connection:
-    """The same for asyncio. ``reply_s``: longest wait for a reply on the way to an open connection."""
+async def dial_async(
+    endpoint: RedisEndpoint, reply_s: float = REPLY_TIMEOUT_S
+) -> aredis.Connection:
+    """Dial on the running loop. ``reply_s``: longest wait for a reply on the way to an open
+    connection.
+    """
     connection = async_connection(await endpoint.resolve_async(), reply_s=reply_s)
     try:
         with keep_cancellation():
             await connection.connect()
-            keep_from_children(connection._writer.transport)  # type: ignore[union-attr]  # it is open
+            # It is open
+            keep_from_children(connection._writer.transport)  # type: ignore[union-attr]
             if endpoint.may_move:
                 await connection.send_packed_command(_ROLE_COMMAND, check_health=False)
                 _check_is_master(await connection.read_response(disable_decoding=True))
@@ -48,4 +60,6 @@ async def dial_async(endpoint: RedisEndpoint, reply_s: float = REPLY_TIMEOUT_S) 
 
 def _check_is_master(role: Any) -> None:
     if role[0] != b"master":
-        raise rx.ConnectionError(f"this server is a {role[0].decode('utf-8', 'replace')} now, not a master")
+        raise rx.ConnectionError(
+            f"this server is a {role[0].decode('utf-8', 'replace')} now, not a master"
+        )

@@ -1,4 +1,4 @@
-"""Where a link leads: always the same server, or whichever is master at the moment."""
+"""The target of a link: a fixed server, or the present master."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from busmq_spark.redis_io.urls import RedisServerAddress
 
 log = logging.getLogger("busmq_spark")
 _next_warning: dict[str, float] = {}
-"""When a server that pauses writes is named in the log again, by the monotonic clock."""
+"""The time of the next warning of a server that pauses writes, by the monotonic clock."""
 
 
 class NoServerReachable(LinkLost):
-    """No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is useless."""
+    """No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is
+    useless.
+    """
 
 
 class RedisEndpoint(Protocol):
-    """What a link connects to. ``resolve`` says which server that is now."""
+    """The target of a link. ``resolve`` says which server that is now."""
 
     @property
     def masked_url(self) -> str:
@@ -30,12 +32,14 @@ class RedisEndpoint(Protocol):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no text for people may contain."""
+        """Return the secrets, which no text for people may contain."""
         ...
 
     @property
     def may_move(self) -> bool:
-        """Whether another server may take over: then the one found must say it is master, and READONLY means that it no longer is."""
+        """Whether another server may take over: then the one found must say it is master, and
+        READONLY means that it no longer is.
+        """
         ...
 
     def resolve(self) -> RedisServerAddress:
@@ -43,12 +47,13 @@ class RedisEndpoint(Protocol):
         ...
 
     async def resolve_async(self) -> RedisServerAddress:
-        """The same on the running loop."""
+        """Resolve on the running loop."""
         ...
 
 
 def retry_time_s(endpoint: RedisEndpoint, error: Exception, chosen_s: float | None = None) -> float:
-    """Return how long a step may be tried in all after this error; ``chosen_s`` where its caller says.
+    """Return how long a step may be tried in all after this error; ``chosen_s`` where its caller
+    says.
 
     Logs once a minute that writes pause.
     """
@@ -63,7 +68,9 @@ def retry_time_s(endpoint: RedisEndpoint, error: Exception, chosen_s: float | No
 
 @dataclass(slots=True)
 class RoundRobinEndpoint:
-    """One server after the other, a new one at each connect: for what every node of a cluster can do, such as pub/sub."""
+    """A target that takes one server after the other, a new one at each connect: for calls that
+    every node of a cluster can execute, such as pub/sub.
+    """
 
     servers: tuple[RedisServerAddress, ...]
     _next: int = 0
@@ -92,4 +99,9 @@ class RoundRobinEndpoint:
 
 def stopped_error() -> StateError:
     """The error of a stopped link; not LinkLost, so that no caller retries."""
-    return StateError(event="ask", what="Redis", state="no longer ours to ask", remedy="The peer it was for is gone")
+    return StateError(
+        event="ask",
+        what="Redis",
+        state="no longer ours to ask",
+        remedy="The peer it was for is gone",
+    )

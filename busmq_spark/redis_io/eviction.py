@@ -1,4 +1,6 @@
-"""Whether a Redis may remove queues by itself: with any ``maxmemory-policy`` but noeviction it does so, without an error, when memory runs short."""
+"""Whether a Redis may remove queues by itself: with any ``maxmemory-policy`` but noeviction it does
+so, without an error, when memory runs short.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,32 @@ def read_eviction_policy() -> Flow[str]:
     reply = yield from ask_if_allowed("INFO", "memory")
     if not isinstance(reply, bytes):
         return POLICY_UNKNOWN
-    found = dict(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
+    found = dict(
+        line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line
+    )
     return found.get("maxmemory_policy", "noeviction")
 
 
 def check_eviction_policies(policies: Mapping[str, str], *, required: bool) -> None:
-    """Warns of each server that evicts, or raises ConfigError where noeviction is ``required``. ``policies`` by the masked address."""
+    """Warns of each server that evicts, or raises ConfigError where noeviction is ``required``.
+    ``policies`` by the masked address.
+    """
     for server, found in policies.items():
         if found == "noeviction" or (found == POLICY_UNKNOWN and not required):
             continue
-        text = f"the maxmemory-policy of Redis at {server} is {found}: when memory runs short Redis removes queues and staged rows without an error"
+        text = (
+            f"the maxmemory-policy of Redis at {server} is {found}: when memory runs short Redis"
+            " removes queues and staged rows without an error"
+        )
         if required:
-            raise ConfigError(reason=f"{text}, and requireNoEviction=true refuses that. Set maxmemory-policy noeviction")
-        log.warning("%s. Set maxmemory-policy noeviction, or the option requireNoEviction=true to be refused", text)
+            raise ConfigError(
+                reason=(
+                    f"{text}, and requireNoEviction=true refuses that. Set maxmemory-policy"
+                    " noeviction"
+                )
+            )
+        log.warning(
+            "%s. Set maxmemory-policy noeviction, or the option requireNoEviction=true to be"
+            " refused",
+            text,
+        )

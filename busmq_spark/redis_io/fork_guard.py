@@ -1,7 +1,8 @@
 """Sockets of asyncio connections after a fork: the child has none of them.
 
-A child that is forked shares sockets, and the event loop's epoll, with its parent. Whatever closed a connection there, if only garbage collection,
-would take the socket out of the parent's epoll, or write a farewell of TLS into it. So in the child each descriptor leads nowhere.
+A child that is forked shares sockets, and the event loop's epoll, with its parent. Whatever closed
+a connection there, if only garbage collection, would take the socket out of the parent's epoll, or
+write a farewell of TLS into it. So in the child each descriptor leads nowhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from busmq_spark.errors import StateError
 
 
 class OpenTransports(weakref.WeakSet[asyncio.BaseTransport]):
-    """The transports of this process. Where the package travels by value they stay behind."""
+    """The transports of this process. If the package travels by value, the set travels empty."""
 
     def __reduce__(self) -> tuple[type[OpenTransports], tuple[()]]:
         return (OpenTransports, ())
@@ -31,12 +32,22 @@ def keep_from_children(transport: asyncio.BaseTransport) -> None:
 def forked_error(what: str) -> StateError:
     """Return the error of an object that is used in a child of the process that opened it."""
     state = "open in the process that this one was forked from"
-    return StateError(event="use", what=what, state=state, remedy="Make one of its own in each process, after the fork")
+    return StateError(
+        event="use",
+        what=what,
+        state=state,
+        remedy="Make one of its own in each process, after the fork",
+    )
 
 
 def other_loop_error(what: str) -> StateError:
     """Return the error of an object that is used on another event loop than its own."""
-    return StateError(event="use", what=what, state="open on another event loop", remedy="Make one of its own on each loop")
+    return StateError(
+        event="use",
+        what=what,
+        state="open on another event loop",
+        remedy="Make one of its own on each loop",
+    )
 
 
 def _detach_sockets() -> None:

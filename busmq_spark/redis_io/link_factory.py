@@ -1,4 +1,6 @@
-"""The links to the servers of a layout: one per server that a queue may live on, one for a whole cluster."""
+"""The links to the servers of a layout: one per server that a queue may live on, one for a whole
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ def sync_links(layout: RedisLayout, patience_s: float | None = None) -> list[Lin
     return [SyncLink(endpoint, patience_s) for endpoint in layout.endpoints]
 
 
-def async_links(layout: RedisLayout, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
-    """The same for asyncio. ``reply_s``: a server that has not sent a due reply for so long counts as lost."""
+def async_links(
+    layout: RedisLayout, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S
+) -> list[AnyAsyncLink]:
+    """Open links for asyncio. ``reply_s``: a server that has not sent a due reply for so long
+    counts as lost.
+    """
     if layout.cluster:
         return [AsyncClusterLink(ClusterSeeds(layout.servers), patience_s, reply_s)]
     return [AsyncLink(endpoint, patience_s, reply_s) for endpoint in layout.endpoints]

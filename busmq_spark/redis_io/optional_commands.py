@@ -9,7 +9,9 @@ from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.errors import BusError, RedisCommandRefused, RedisUnauthorized
 
 CONNECTION_NAME = "busmq_spark"
-_REFUSED_ANSWER = re.compile(r"(?:the '|unknown command ['`])(?:ping|p?unsubscribe)['`|]", re.IGNORECASE)
+_REFUSED_ANSWER = re.compile(
+    r"(?:the '|unknown command ['`])(?:ping|p?unsubscribe)['`|]", re.IGNORECASE
+)
 _told: set[tuple[str, str]] = set()
 log = logging.getLogger("busmq_spark")
 

@@ -1,7 +1,8 @@
-"""One open connection to Redis on the running loop: bytes out once per turn of the loop and 16 KB, replies in order, and a watch over silence.
+"""An open connection to Redis on the running loop: bytes out once per turn of the loop and 16 KB,
+replies in order, and a watch over silence.
 
-redis-py dials (address, TLS, AUTH); then this protocol takes its transport over, since a stream reader and a coroutine per reply cost about
-six times as much as the parsing itself.
+redis-py dials (address, TLS, AUTH); then this protocol takes its transport over, since a stream
+reader and a coroutine per reply cost about six times as much as the parsing itself.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from busmq_spark.redis_io.fork_guard import other_loop_error
 from busmq_spark.redis_io.resp_codec import pack
 
 _OVERDUE_CHECK_INTERVAL_S = 1.0
-"""How often silence is looked at, at most."""
+"""Seconds between two checks for silence, at least."""
 _MAX_UNSENT_BYTES, _MAX_UNSENT_CALL_BYTES = 16 * 1024, 8 * 1024
-"""So many bytes, or so many of one call, do not wait for the end of the loop's turn: Redis works on them while the rest is made. Short calls go
-together, since each write is a system call that wakes Redis."""
+"""So many bytes, or so many of one call, do not wait for the end of the loop's turn: Redis works on
+them while the rest is made. Short calls go together, since each write is a system call that wakes
+Redis.
+"""
 
 OnReply: TypeAlias = Callable[[Any, Exception | None], None]
-"""Is called with a reply, be it an error reply, or with None and redis-py's ConnectionError; it must not raise."""
+"""Is called with a reply, be it an error reply, or with None and redis-py's ConnectionError; it
+must not raise.
+"""
 
 
 def _reply_error(text: str) -> Exception:
@@ -35,7 +40,9 @@ def _reply_error(text: str) -> Exception:
 
 
 class PipelinedConnection(asyncio.Protocol):
-    """Asks and answers on one connection. Once it is not ``open`` it stays so; everything in flight then fails with redis-py's error."""
+    """Asks and answers on one connection. Once it is not ``open`` it stays so; everything in flight
+    then fails with redis-py's error.
+    """
 
     def __init__(self, connection: aredis.Connection, reply_s: float = REPLY_TIMEOUT_S) -> None:
         writer = connection._writer
@@ -45,7 +52,9 @@ class PipelinedConnection(asyncio.Protocol):
         self._transport: Any = writer.transport
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(protocolError=rx.InvalidResponse, replyError=_reply_error)
-        self._waiting: deque[tuple[asyncio.Future[list[Any]] | None, OnReply | None, list[Any], int]] = deque()
+        self._waiting: deque[
+            tuple[asyncio.Future[list[Any]] | None, OnReply | None, list[Any], int]
+        ] = deque()
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._reply_s = reply_s
@@ -53,7 +62,9 @@ class PipelinedConnection(asyncio.Protocol):
         self.lost = asyncio.Event()
         """Set once the connection is gone."""
         self._transport.set_protocol(self)
-        self._watch = self._loop.call_later(min(_OVERDUE_CHECK_INTERVAL_S, reply_s), self._check_overdue)
+        self._watch = self._loop.call_later(
+            min(_OVERDUE_CHECK_INTERVAL_S, reply_s), self._check_overdue
+        )
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +72,9 @@ class PipelinedConnection(asyncio.Protocol):
         return not self.lost.is_set() and not self._transport.is_closing()
 
     def ask(self, calls: Sequence[RedisCall], *, whole: bool = False) -> asyncio.Future[list[Any]]:
-        """Replies to the calls, errors among them as values; ``whole`` sends scripts with their text. Fails with redis-py's ConnectionError."""
+        """Replies to the calls, errors among them as values; ``whole`` sends scripts with their
+        text. Fails with redis-py's ConnectionError.
+        """
         self._check_loop()
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if not self.is_open:
@@ -71,7 +84,9 @@ class PipelinedConnection(asyncio.Protocol):
         return future
 
     def send(self, call: RedisCall, on_reply: OnReply) -> None:
-        """The quickest way to ask, while the connection is open: no future, nor a turn of the loop between the reply and who waits for it."""
+        """The quickest way to ask, while the connection is open: no future, nor a turn of the loop
+        between the reply and who waits for it.
+        """
         self._check_loop()
         self._send((call,), False, None, on_reply)
 
@@ -79,7 +94,13 @@ class PipelinedConnection(asyncio.Protocol):
         if asyncio._get_running_loop() is not self._loop:
             raise other_loop_error("a connection to Redis")
 
-    def _send(self, calls: Sequence[RedisCall], whole: bool, future: asyncio.Future[list[Any]] | None, on_reply: OnReply | None) -> None:
+    def _send(
+        self,
+        calls: Sequence[RedisCall],
+        whole: bool,
+        future: asyncio.Future[list[Any]] | None,
+        on_reply: OnReply | None,
+    ) -> None:
         if not self._unsent:
             self._loop.call_soon(self._write_unsent)
         if not self._waiting:
@@ -126,17 +147,23 @@ class PipelinedConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail_waiting(rx.ConnectionError(str(error) if error else "Connection closed by server."))
+        self._fail_waiting(
+            rx.ConnectionError(str(error) if error else "Connection closed by server.")
+        )
 
     def _check_overdue(self) -> None:
-        """Fail when a reply is overdue and no data arrives: half-open connections never break by themselves."""
+        """Fail when a reply is overdue and no data arrives: half-open connections never break by
+        themselves.
+        """
         if not self.is_open:
             return
         if self._waiting and self._loop.time() - self._last_data_at > self._reply_s:
             self._transport.abort()
             self._fail_waiting(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
             return
-        self._watch = self._loop.call_later(min(_OVERDUE_CHECK_INTERVAL_S, self._reply_s), self._check_overdue)
+        self._watch = self._loop.call_later(
+            min(_OVERDUE_CHECK_INTERVAL_S, self._reply_s), self._check_overdue
+        )
 
     def _fail_waiting(self, error: Exception) -> None:
         self.lost.set()

@@ -1,8 +1,11 @@
 """Redis' pub/sub on one connection of its own, for as many channels and listeners as a bus has.
 
-Rule 1. The first listener of a channel sends SUBSCRIBE, the last one that leaves UNSUBSCRIBE (protocol 1.3).
-Rule 2. After a broken link all channels are subscribed again, and each listener is called with None: messages may have been lost meanwhile.
-Rule 3. A silent link is asked now and then whether it is still there: half-open ones never break by themselves.
+Rule 1. The first listener of a channel sends SUBSCRIBE, the last one that leaves UNSUBSCRIBE
+        (protocol 1.3).
+Rule 2. After a broken link all channels are subscribed again, and each listener is called with
+        None: messages may have been lost meanwhile.
+Rule 3. A silent link is asked now and then whether it is still there: half-open ones never break by
+        themselves.
 """
 
 from __future__ import annotations
@@ -29,13 +32,15 @@ from busmq_spark.redis_io.translate import translate_redis_error
 Listener = Callable[[bytes | None], None]
 _NAMES_PER_CALL = 500
 _PATTERN_PREFIX = b"\x00"
-"""What patterns begin with, among the names of channels."""
+"""The mark before patterns, among the names of channels."""
 _PING = pack_words(("PING",))
 log = logging.getLogger("busmq_spark")
 
 
 class _Confirmation(asyncio.Event):
-    """Redis' answer to the first SUBSCRIBE of a channel: set once it is there, with the error if it was no."""
+    """Redis' answer to the first SUBSCRIBE of a channel: set once it is there, with the error if it
+    was no.
+    """
 
     denied: BusError | None = None
 
@@ -44,7 +49,9 @@ class PubSubConnection(asyncio.Protocol):
     """Listens while ``run`` runs. Listeners are called on the loop and must not block."""
 
     def __init__(self, endpoint: RedisEndpoint, reply_s: float = REPLY_TIMEOUT_S) -> None:
-        """``reply_s``: after so long without data a PING is sent, and after as long again the connection counts as lost."""
+        """``reply_s``: after so long without data a PING is sent, and after as long again the
+        connection counts as lost.
+        """
         self.endpoint = endpoint
         self._reply_s = reply_s
         self._listeners: dict[bytes, list[Listener]] = {}
@@ -58,10 +65,12 @@ class PubSubConnection(asyncio.Protocol):
         self._reader = hiredis.Reader()
 
     async def subscribe(self, channel: str, listener: Listener, *, pattern: bool = False) -> None:
-        """Subscribe, to a channel or to all of a pattern with ``*``; returns once Redis has confirmed: what is published from then on is received.
+        """Subscribe to a channel, or to all of a pattern with ``*``; returns once Redis has
+        confirmed: messages that are published from then on are received.
 
-        Waits for an unreachable Redis, until ``unsubscribe``.
-        Raises RedisUnauthorized when Redis denies this channel. The other channels go on: a peer that may name channels must not end theirs.
+        Waits for an unreachable Redis, until ``unsubscribe``. Raises RedisUnauthorized when Redis
+        denies this channel. The other channels go on: a peer that may name channels must not end
+        theirs.
         """
         name = _key(channel, pattern)
         self._listeners.setdefault(name, []).append(listener)
@@ -85,11 +94,15 @@ class PubSubConnection(asyncio.Protocol):
             listeners.remove(listener)
         if not listeners and name in self._listeners:
             del self._listeners[name]
-            self._confirmations.pop(name).set()  # releases the tasks in ``subscribe``; no confirmation will come
+            self._confirmations.pop(
+                name
+            ).set()  # releases the tasks in ``subscribe``; no confirmation will come
             self._send_command("UNSUBSCRIBE", [name])
 
     async def wait_subscribed(self) -> None:
-        """Returns once there is a connection on which Redis has confirmed every SUBSCRIBE: what is published from then on is received."""
+        """Returns once there is a connection on which Redis has confirmed every SUBSCRIBE: messages
+        that are published from then on are received.
+        """
         await self._subscribed.wait()
 
     async def run(self) -> None:
@@ -106,7 +119,10 @@ class PubSubConnection(asyncio.Protocol):
                 pauses = Pauses()
                 await self._wait_until_lost()
                 if self._refused is not None:
-                    refused, self._refused = translate_redis_error(self._refused, self.endpoint), None
+                    refused, self._refused = (
+                        translate_redis_error(self._refused, self.endpoint),
+                        None,
+                    )
                     if not isinstance(refused, LinkLost):
                         raise refused  # waiting in silence would hide it
         finally:
@@ -130,7 +146,9 @@ class PubSubConnection(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._writer.transport.set_protocol(self)
         self._unconfirmed.clear()
-        self._send_command("SUBSCRIBE", [name for name in self._listeners if self._confirmations[name].is_set()])
+        self._send_command(
+            "SUBSCRIBE", [name for name in self._listeners if self._confirmations[name].is_set()]
+        )
         for name in [name for name in self._listeners if not self._confirmations[name].is_set()]:
             self._send_command("SUBSCRIBE", [name])  # each on its own: Redis may refuse it
         self._set_subscribed_if_confirmed()
@@ -161,7 +179,11 @@ class PubSubConnection(asyncio.Protocol):
         for mark in (b"", _PATTERN_PREFIX):
             some = [name for name in names if name.startswith(_PATTERN_PREFIX) == bool(mark)]
             for part in slices(some, _NAMES_PER_CALL):
-                self._writer.transport.write(pack_words((f"P{word}" if mark else word, *(name.removeprefix(mark) for name in part))))
+                self._writer.transport.write(
+                    pack_words(
+                        (f"P{word}" if mark else word, *(name.removeprefix(mark) for name in part))
+                    )
+                )
                 if word == "SUBSCRIBE":
                     self._unconfirmed.append(part)
 
@@ -196,16 +218,24 @@ class PubSubConnection(asyncio.Protocol):
                 confirmation.set()
 
     def _on_confirmation(self, name: bytes) -> None:
-        if self._unconfirmed and self._unconfirmed[0][-1] == name:  # answers come in the order of the names
+        if (
+            self._unconfirmed and self._unconfirmed[0][-1] == name
+        ):  # answers come in the order of the names
             self._unconfirmed.popleft()
             self._set_subscribed_if_confirmed()
 
     def _fail_denied_channel(self, reply: Exception) -> bool:
-        """Redis denies one channel that was never subscribed: its ``subscribe`` raises the error. False when more than that is denied."""
+        """Redis denies one channel that was never subscribed: its ``subscribe`` raises the error.
+        False when more than that is denied.
+        """
         error = translate_redis_error(reply, self.endpoint)
         names = self._unconfirmed[0] if self._unconfirmed else []
         confirmation = self._confirmations.get(names[0]) if len(names) == 1 else None
-        if not isinstance(error, RedisUnauthorized) or len(names) != 1 or (confirmation is not None and confirmation.is_set()):
+        if (
+            not isinstance(error, RedisUnauthorized)
+            or len(names) != 1
+            or (confirmation is not None and confirmation.is_set())
+        ):
             return False
         self._unconfirmed.popleft()
         self._set_subscribed_if_confirmed()
@@ -216,7 +246,8 @@ class PubSubConnection(asyncio.Protocol):
             confirmation.set()
         return True
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
+    # Asyncio's signature
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         self._writer = None
         self._subscribed.clear()
         self._lost.set()

@@ -1,4 +1,6 @@
-"""Wakes a waiting thread at a push to any of some queues. Notifications are counted as bytes, not parsed: 70 000 a second must cost nothing."""
+"""Wakes a waiting thread at a push to any of some queues. Notifications are counted as bytes, not
+parsed: 70 000 a second must cost nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ _NAMES_PER_CALL = 500
 
 
 class PushListenerThread:
-    """A daemon thread that sets ``notified`` when something arrives for one of the names it listens to; the subclass knows how.
+    """A daemon thread that sets ``notified`` when something arrives for one of the names it listens
+    to; the subclass knows how.
 
-    It only makes things faster: while it cannot connect, the owner's own polling goes on. ``stop`` ends it; so does the end of the process.
+    It only makes things faster: while it cannot connect, the owner's own polling goes on. ``stop``
+    ends it; so does the end of the process.
     """
 
     def __init__(self, notified: threading.Event) -> None:
@@ -37,7 +41,9 @@ class PushListenerThread:
         self._names = tuple(names)
         self._changed.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="busmq-push-listener", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name="busmq-push-listener", daemon=True
+            )
             self._thread.start()
 
     def stop(self) -> None:
@@ -63,9 +69,14 @@ class RedisPushListenerThread(PushListenerThread):
                 connection = dial(self._endpoint)
                 self._changed.clear()
                 for part in slices(self._names, _NAMES_PER_CALL):
-                    connection.send_packed_command([pack_words(("SUBSCRIBE", *part))], check_health=False)
-                # The confirmations notify too, as they should: there was no notification of pushes before them.
-                self._notify_on_data(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
+                    connection.send_packed_command(
+                        [pack_words(("SUBSCRIBE", *part))], check_health=False
+                    )
+                # The confirmations notify too, as they should: there was no notification of pushes
+                # before them.
+                self._notify_on_data(
+                    connection._sock
+                )  # the socket itself: redis-py offers no way to read without parsing
             except (rx.RedisError, OSError, BusError):
                 self._stopped.wait(1.0)
             finally:

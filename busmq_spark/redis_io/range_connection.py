@@ -1,4 +1,6 @@
-"""Connections for range reads: windows of a list, several under way, each reply taken apart in one buffer (core/range_reply_parser.py)."""
+"""Connections for range reads: windows of a list, several under way, each reply taken apart in one
+buffer (core/range_reply_parser.py).
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,11 @@ _MAX_KEPT_BUFFER_BYTES = 64 * 1024 * 1024
 
 
 class RangeConnection:
-    """Sends calls and takes their replies in the same order. For one thread. After LinkLost the caller goes on after the last reply it took.
+    """Sends calls and takes their replies in the same order. For one thread. After LinkLost the
+    caller goes on after the last reply it took.
 
-    Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
+    Works on the socket below redis-py's connection, which does what redis-py is good at: address,
+    TLS, AUTH, timeouts.
     """
 
     def __init__(self, endpoint: RedisEndpoint, start_bytes: int = INITIAL_BUFFER_BYTES) -> None:
@@ -51,7 +55,9 @@ class RangeConnection:
                 self._connection = dial(self.endpoint)
                 self._socket = self._connection._sock
                 self._used = self._at = 0
-            self._socket.sendall(pack(calls, whole=True))  # a script that Redis no longer has cannot be sent again before what follows it
+            self._socket.sendall(
+                pack(calls, whole=True)
+            )  # a script that Redis no longer has cannot be sent again before what follows it
         except CONNECTION_ERRORS as error:
             self.drop()
             raise translate_redis_error(error, self.endpoint) from error
@@ -66,7 +72,9 @@ class RangeConnection:
             raise translate_redis_error(error, self.endpoint) from error
 
     def fetch(self) -> Any:
-        """The reply to a command that answers with one string or nothing: bytes or None. Raises the translated error of an error reply."""
+        """The reply to a command that answers with one string or nothing: bytes or None. Raises the
+        translated error of an error reply.
+        """
         try:
             reply = self._read_string()
         except CONNECTION_ERRORS as error:
@@ -115,7 +123,9 @@ class RangeConnection:
         self._at = stop + 2
         if line[:1] == b"-":
             self.waiting -= 1
-            raise translate_redis_error(rx.ResponseError(line[1:].decode("utf-8", "replace")), self.endpoint)
+            raise translate_redis_error(
+                rx.ResponseError(line[1:].decode("utf-8", "replace")), self.endpoint
+            )
         return line
 
     def _read_string(self) -> bytes | None:
@@ -123,7 +133,9 @@ class RangeConnection:
         return None if size < 0 else bytes(self._buffer[start : start + size])
 
     def _read_string_span(self) -> tuple[int, int]:
-        """Start and length (-1: nil) of the bulk string at ``_at``, once it is all there; moves after it."""
+        """Start and length (-1: nil) of the bulk string at ``_at``, once it is all there; moves
+        after it.
+        """
         line = self._read_line()
         if line[:1] != b"$":
             raise rx.ConnectionError(f"replies are out of step: {line[:80]!r}")
@@ -135,9 +147,11 @@ class RangeConnection:
         return start, size
 
     def _receive_enough(self) -> None:
-        """Receive until it is worth looking: Redis sends 16 KB at a time, and every look costs numpy a fixed price.
+        """Receive until it is worth looking: Redis sends 16 KB at a time, and every look costs
+        numpy a fixed price.
 
-        A reply ends with a line end, so while the buffer does not, more comes for sure and waiting for it cannot block for ever.
+        A reply ends with a line end, so while the buffer does not, more comes for sure and waiting
+        for it cannot block for ever.
         """
         enough = self._used + _SCAN_BYTES
         self._receive()
@@ -148,8 +162,11 @@ class RangeConnection:
         if len(self._buffer) - self._used < _READ_BYTES:
             # A new one, not resized: numpy views of the old one may still be held.
             self._buffer = self._buffer + bytearray(max(len(self._buffer), _READ_BYTES))
-        # No more than that at once: what belongs to the next reply must be moved, and what has just come is looked at while a core has it.
-        got = self._socket.recv_into(memoryview(self._buffer)[self._used : self._used + _READ_BYTES])
+        # No more than that at once: bytes of the next reply must be moved, and new bytes are read
+        # while a core has them.
+        got = self._socket.recv_into(
+            memoryview(self._buffer)[self._used : self._used + _READ_BYTES]
+        )
         if not got:
             raise rx.ConnectionError("Connection closed by server.")
         self._used += got
@@ -163,9 +180,11 @@ class RangeConnection:
 
 
 class ClusterRangeConnection:
-    """As RangeConnection: MOVED, ASK and an unreachable node are LinkLost, and the reader resumes after its last row.
+    """A RangeConnection for clusters: MOVED, ASK and an unreachable node are LinkLost, and the
+    reader resumes after its last row.
 
-    A list that was migrated before its slot (ASK) is read through ``single``, call by call, until the range ends.
+    A list that was migrated before its slot (ASK) is read through ``single``, call by call, until
+    the range ends.
     """
 
     def __init__(self, single: SyncClusterLink, start_bytes: int = INITIAL_BUFFER_BYTES) -> None:
@@ -232,7 +251,9 @@ class ClusterRangeConnection:
         return self._links[node]
 
     def _as_link_lost(self, error: BusError) -> BusError:
-        """LinkLost when the node has said that the list is elsewhere, or said nothing at all; else the error itself."""
+        """LinkLost when the node has said that the list is elsewhere, or said nothing at all; else
+        the error itself.
+        """
         found: Redirect | None = None
         if isinstance(error, RedisCommandRefused):
             found = parse_redirect(str(error.details["reason"]), "")
@@ -248,7 +269,9 @@ def _value_spans(reply: list[bytes]) -> ValueSpans:
     if not reply:
         return NO_PAIRS
     lengths = np.fromiter(map(len, reply[1::2]), np.int64)
-    return ValueSpans(b"".join(reply[1::2]), np.cumsum(lengths) - lengths, lengths, int(reply[0]), int(reply[-2]))
+    return ValueSpans(
+        b"".join(reply[1::2]), np.cumsum(lengths) - lengths, lengths, int(reply[0]), int(reply[-2])
+    )
 
 
 AnyRangeConnection: TypeAlias = RangeConnection | ClusterRangeConnection
@@ -256,4 +279,8 @@ AnyRangeConnection: TypeAlias = RangeConnection | ClusterRangeConnection
 
 def range_connection(link: Link, start_bytes: int = INITIAL_BUFFER_BYTES) -> AnyRangeConnection:
     """A link for windows beside one for questions, whatever the layout."""
-    return ClusterRangeConnection(link, start_bytes) if isinstance(link, SyncClusterLink) else RangeConnection(link.endpoint, start_bytes)
+    return (
+        ClusterRangeConnection(link, start_bytes)
+        if isinstance(link, SyncClusterLink)
+        else RangeConnection(link.endpoint, start_bytes)
+    )

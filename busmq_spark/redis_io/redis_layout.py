@@ -1,4 +1,4 @@
-"""Where the servers of a bus are, in whichever layout, from the options a user gave."""
+"""The servers of a bus, in any layout, from the options of the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress
 
 @dataclass(frozen=True, slots=True)
 class RedisLayout:
-    """``servers`` are the data servers (direct), the sentinels, or some nodes of the cluster. Secrets do not show in its repr."""
+    """``servers`` are the data servers (direct), the sentinels, or some nodes of the cluster.
+    Secrets do not show in its repr.
+    """
 
     layout: str
     servers: tuple[RedisServerAddress, ...]
@@ -28,7 +30,7 @@ class RedisLayout:
 
     @property
     def endpoints(self) -> tuple[RedisEndpoint, ...]:
-        """One per server a queue may live on; a cluster is one."""
+        """Return an endpoint for each server that may hold queues; a cluster is one."""
         if self.cluster:
             return (ClusterSeeds(self.servers),)
         if self.layout == "sentinel":
@@ -37,7 +39,9 @@ class RedisLayout:
 
     @property
     def pubsub_endpoints(self) -> tuple[RedisEndpoint | RoundRobinEndpoint, ...]:
-        """Where to subscribe, so that no publication is missed: at every server, or at any node of a cluster, whose nodes forward to each other."""
+        """Return the endpoints to subscribe at, so that no publication is missed: every server, or
+        any node of a cluster, whose nodes forward to each other.
+        """
         return (RoundRobinEndpoint(self.servers),) if self.cluster else self.endpoints
 
     @property
@@ -47,6 +51,8 @@ class RedisLayout:
 
 
 def redis_layout(options: RedisOptions) -> RedisLayout:
-    """The servers of the options. Raises ConfigError for a bad URL, TLS file or mixture, before anything is connected."""
+    """The servers of the options. Raises ConfigError for a bad URL, TLS file or mixture, before
+    anything is connected.
+    """
     servers, login = parse_servers(options)
     return RedisLayout(options.layout, servers, login, options.master)

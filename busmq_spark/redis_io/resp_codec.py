@@ -1,4 +1,6 @@
-"""Calls to bytes, and replies sorted into values, errors and scripts that must be sent whole. Shared by the two links."""
+"""Calls to bytes, and replies sorted into values, errors and scripts that must be sent whole.
+Shared by the two links.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from busmq_spark.core.command_generators import Arg, RedisCall, Step
 from busmq_spark.errors import BusError, LinkLost, LocalToolMissing, RedisWritesPaused
 
 if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation
-    raise LocalToolMissing(tool="hiredis", reason="redis-py parses eight times slower without it", remedy="pip install 'redis[hiredis]'")
+    raise LocalToolMissing(
+        tool="hiredis",
+        reason="redis-py parses eight times slower without it",
+        remedy="pip install 'redis[hiredis]'",
+    )
 
 import hiredis
 
@@ -27,11 +33,17 @@ def calls_of(step: Step) -> Sequence[RedisCall]:
 
 def pack(calls: Sequence[RedisCall], *, whole: bool = False) -> bytes:
     """The bytes of some calls. Scripts go by digest, or with their text when ``whole``."""
-    return _pack(calls[0], whole) if len(calls) == 1 else b"".join([_pack(call, whole) for call in calls])
+    return (
+        _pack(calls[0], whole)
+        if len(calls) == 1
+        else b"".join([_pack(call, whole) for call in calls])
+    )
 
 
 def pack_in_parts(calls: Sequence[RedisCall]) -> Iterator[bytes]:
-    """The bytes of some calls, scripts by digest, in parts that each hold whole calls: Redis executes the first ones while the others are packed."""
+    """The bytes of some calls, scripts by digest, in parts that each hold whole calls: Redis
+    executes the first ones while the others are packed.
+    """
     packed: list[bytes] = []
     size = 0
     for call in calls:
@@ -56,12 +68,14 @@ def _pack(call: RedisCall, whole: bool) -> bytes:
 def pack_words(words: tuple[Arg, ...]) -> bytes:
     """The bytes of one command.
 
-    hiredis 3.5 does not expect that it cannot print a number, and Python does not print one when a signal raises meanwhile: Ctrl-C ended the process
-    with a segmentation fault. So numbers are printed here.
+    hiredis 3.5 does not expect that it cannot print a number, and Python does not print one when a
+    signal raises meanwhile: Ctrl-C ended the process with a segmentation fault. So numbers are
+    printed here.
     """
     if int in map(type, words):
         words = tuple([str(word) if type(word) is int else word for word in words])
-    return hiredis.pack_command(words)  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
+    # Its stub requires a tuple of one
+    return hiredis.pack_command(words)  # type: ignore[arg-type,no-any-return]
 
 
 def _command_words(call: RedisCall, whole: bool) -> tuple[Arg, ...]:
@@ -74,7 +88,11 @@ def _command_words(call: RedisCall, whole: bool) -> tuple[Arg, ...]:
 
 def script_as_eval(call: RedisCall) -> RedisCall:
     """The call as a plain command that needs no script to be known."""
-    return call if call.script is None else RedisCall(_command_words(call, True), idempotent=call.idempotent, wired=call.wired)
+    return (
+        call
+        if call.script is None
+        else RedisCall(_command_words(call, True), idempotent=call.idempotent, wired=call.wired)
+    )
 
 
 def unknown_scripts(replies: Sequence[Any]) -> list[int]:
@@ -91,7 +109,7 @@ def first_error(replies: Sequence[Any]) -> Exception | None:
 
 
 def step_result(step: Step, replies: list[Any]) -> Any:
-    """What a flow gets back: one reply for one call, a list for a list."""
+    """Return the result of a step for its flow: one reply for one call, a list for a list."""
     return replies[0] if isinstance(step, RedisCall) else replies
 
 
@@ -101,7 +119,9 @@ def is_repeatable(step: Step) -> bool:
 
 
 def may_be_sent_again(step: Step, refused: BusError) -> bool:
-    """Return whether a step may be repeated after Redis refused a call of it without executing it."""
+    """Return whether a step may be repeated after Redis refused a call of it without executing
+    it.
+    """
     calls = calls_of(step)
     if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
         return False

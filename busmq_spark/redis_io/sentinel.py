@@ -1,4 +1,6 @@
-"""The master that Redis Sentinel names. Asked at every connect, so a fail-over needs no notification (Redis' guidelines for Sentinel clients)."""
+"""The master that Redis Sentinel names. Asked at every connect, so a fail-over needs no
+notification (Redis' guidelines for Sentinel clients).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,20 @@ from typing import Any
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError
-from busmq_spark.redis_io.connection_factory import async_connection, keep_cancellation, sync_connection
+from busmq_spark.redis_io.connection_factory import (
+    async_connection,
+    keep_cancellation,
+    sync_connection,
+)
 from busmq_spark.redis_io.endpoint import NoServerReachable
 from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
-from busmq_spark.redis_io.urls import DEFAULT_MASTER, NO_LOGIN, DefaultCredentials, RedisServerAddress
+from busmq_spark.redis_io.urls import (
+    DEFAULT_MASTER,
+    NO_LOGIN,
+    DefaultCredentials,
+    RedisServerAddress,
+)
 
 _SENTINEL_TIMEOUT_S = 2.0
 """Longest wait for one sentinel: the others may know better."""
@@ -20,7 +31,9 @@ _SENTINEL_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SentinelMaster:
-    """The endpoint behind some sentinels. ``login`` is for the data servers; a sentinel's own credentials stand in its URL."""
+    """The endpoint of a master that some sentinels watch. ``login`` is for the data servers; a
+    sentinel's own credentials stand in its URL.
+    """
 
     sentinels: tuple[RedisServerAddress, ...]
     name: str = DEFAULT_MASTER
@@ -43,7 +56,9 @@ class SentinelMaster:
         """Ask one sentinel after the other who is master."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:
-            connection = sync_connection(sentinel, reply_s=_SENTINEL_TIMEOUT_S, connect_s=_SENTINEL_TIMEOUT_S)
+            connection = sync_connection(
+                sentinel, reply_s=_SENTINEL_TIMEOUT_S, connect_s=_SENTINEL_TIMEOUT_S
+            )
             try:
                 connection.connect()
                 connection.send_packed_command([self._master_command], check_health=False)
@@ -59,10 +74,12 @@ class SentinelMaster:
         raise self._unreachable_error(problems)
 
     async def resolve_async(self) -> RedisServerAddress:
-        """The same on the running loop."""
+        """Resolve on the running loop."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:
-            connection = async_connection(sentinel, reply_s=_SENTINEL_TIMEOUT_S, connect_s=_SENTINEL_TIMEOUT_S)
+            connection = async_connection(
+                sentinel, reply_s=_SENTINEL_TIMEOUT_S, connect_s=_SENTINEL_TIMEOUT_S
+            )
             try:
                 with keep_cancellation():
                     await connection.connect()
@@ -87,15 +104,25 @@ class SentinelMaster:
             return None
         host, port = (part.decode() for part in reply)
         tls = self.sentinels[0].tls
-        return RedisServerAddress(host, int(port), tls, None, self.login.user, self.login.password, self.login.trust)
+        return RedisServerAddress(
+            host, int(port), tls, None, self.login.user, self.login.password, self.login.trust
+        )
 
     def _unreachable_error(self, problems: list[BusError | None]) -> BusError:
-        """Why no sentinel named a master: that it does not know the name weighs more than that others are down."""
+        """Why no sentinel named a master: that it does not know the name weighs more than that
+        others are down.
+        """
         if None in problems:
             return ConfigError(
-                reason=f"the sentinels know no master {self.name!r} ({self.masked_url}); name the one they watch with redis.sentinelMaster"
+                reason=(
+                    f"the sentinels know no master {self.name!r} ({self.masked_url}); name the one"
+                    " they watch with redis.sentinelMaster"
+                )
             )
         last = problems[-1]
         if last is not None and not last.retriable:
             return last
-        return NoServerReachable(url=self.masked_url, reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}")
+        return NoServerReachable(
+            url=self.masked_url,
+            reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}",
+        )

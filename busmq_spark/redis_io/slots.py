@@ -21,18 +21,39 @@ def slot_of_key(key: bytes | str) -> int:
 
 
 def key_of(call: RedisCall) -> bytes | str | None:
-    """The key that decides where a call goes; None for commands that any node answers (PUBSUB, SCRIPT …).
+    """The key that decides where a call goes; return None for commands that any node answers
+    (PUBSUB, SCRIPT …).
 
-    Any node takes a PUBLISH too, but only messages through one node are received in order: the channel counts as its key.
+    Any node takes a PUBLISH too, but only messages through one node are received in order: the
+    channel counts as its key.
     """
     if call.script is not None:
         key = call.words[0] if call.key_count else None
     else:
-        key = call.words[1] if len(call.words) > 1 and str(call.words[0]).upper() not in _KEYLESS_COMMANDS else None
+        key = (
+            call.words[1]
+            if len(call.words) > 1 and str(call.words[0]).upper() not in _KEYLESS_COMMANDS
+            else None
+        )
     return str(key) if isinstance(key, int) else key
 
 
-_KEYLESS_COMMANDS = frozenset({"PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME", "DBSIZE", "WAIT"})
+_KEYLESS_COMMANDS = frozenset(
+    {
+        "PUBSUB",
+        "SCRIPT",
+        "PING",
+        "CLUSTER",
+        "CONFIG",
+        "INFO",
+        "SCAN",
+        "ROLE",
+        "CLIENT",
+        "TIME",
+        "DBSIZE",
+        "WAIT",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +66,19 @@ class SlotMap:
 
     @classmethod
     def parse(cls, reply: Sequence[Any], asked: str) -> SlotMap:
-        """From the reply of CLUSTER SLOTS; a node that does not know its own host is where it was ``asked``."""
-        ranges = sorted((int(r[0]), int(r[1]), ((r[2][0] or b"").decode() or asked, int(r[2][1]))) for r in reply)
-        return cls(tuple(r[0] for r in ranges), tuple(r[1] for r in ranges), tuple(r[2] for r in ranges))
+        """From the reply of CLUSTER SLOTS; a node that does not know its own host is where it was
+        ``asked``.
+        """
+        ranges = sorted(
+            (int(r[0]), int(r[1]), ((r[2][0] or b"").decode() or asked, int(r[2][1])))
+            for r in reply
+        )
+        return cls(
+            tuple(r[0] for r in ranges), tuple(r[1] for r in ranges), tuple(r[2] for r in ranges)
+        )
 
     def owner(self, slot: int) -> NodeAddress | None:
-        """The master of a slot; None when no node serves it."""
+        """The master of a slot; return None when no node serves it."""
         place = bisect_right(self.starts, slot) - 1
         return self.nodes[place] if place >= 0 and slot <= self.ends[place] else None
 
@@ -58,10 +86,16 @@ class SlotMap:
         """The map with one slot at another node."""
         place = bisect_right(self.starts, slot) - 1
         rows = list(zip(self.starts, self.ends, self.nodes, strict=True))
-        first, last, before = rows.pop(place) if place >= 0 and slot <= self.ends[place] else (slot, slot, node)
+        first, last, before = (
+            rows.pop(place) if place >= 0 and slot <= self.ends[place] else (slot, slot, node)
+        )
         cut = ((first, slot - 1, before), (slot, slot, node), (slot + 1, last, before))
         rows = sorted([*rows, *(row for row in cut if row[0] <= row[1])])
-        return SlotMap(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
+        return SlotMap(
+            tuple(row[0] for row in rows),
+            tuple(row[1] for row in rows),
+            tuple(row[2] for row in rows),
+        )
 
     def with_moved(self, moved: Mapping[int, NodeAddress]) -> SlotMap:
         """The map with what redirections say."""
@@ -79,14 +113,18 @@ class SlotMap:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """``asking``: this one call goes there, with ASKING before it; else the slot has moved for good."""
+    """``asking``: this one call goes there, with ASKING before it; else the slot has moved for
+    good.
+    """
 
     node: NodeAddress
     asking: bool
 
 
 def parse_redirect(text: str, asked: str) -> Redirect | None:
-    """What a MOVED or ASK error says; None for any other text. An empty host means the node that was ``asked``."""
+    """Parse a MOVED or ASK error; return None for any other text. An empty host means the node that
+    was ``asked``.
+    """
     kind, _, rest = text.partition(" ")
     if kind not in ("MOVED", "ASK"):
         return None

@@ -1,4 +1,6 @@
-"""The blocking link to a Redis Cluster: one connection per node, every call at the node that owns its key."""
+"""The blocking link to a Redis Cluster: one connection per node, every call at the node that owns
+its key.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ R = TypeVar("R")
 
 
 class SyncClusterLink:
-    """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call (cluster_pipeline.py). Not for two threads at once."""
+    """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call
+    (cluster_pipeline.py). Not for two threads at once.
+    """
 
     cluster = True
 
     def __init__(self, cluster: ClusterSeeds, patience_s: float | None = None) -> None:
-        """``patience_s``: seconds a step is tried in all; None: what suits the error (see target.py)."""
+        """``patience_s``: seconds a step is tried in all; a ``patience_s`` of None suits the error
+        (see endpoint.py).
+        """
         self.endpoint = cluster
         self._patience_s = patience_s
         self._map: SlotMap | None = None
@@ -42,7 +48,9 @@ class SyncClusterLink:
         return run_sync(flow, self.execute)
 
     def execute(self, step: Step) -> Any:
-        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        """Send one step and return its reply, or the list of replies. Raises the translated error
+        of the first call that failed.
+        """
         assert not self._posted, "replies of posted calls are still to be fetched"
         calls = calls_of(step)
         if not calls:
@@ -63,14 +71,18 @@ class SyncClusterLink:
                 self._refresh_if_moved(cluster_pipeline)
                 return step_result(step, cluster_pipeline.replies)
             if problem is not None:
-                self._stopped.wait(retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s)))
+                self._stopped.wait(
+                    retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s))
+                )
 
     def post(self, call: RedisCall) -> None:
         """Send one call to its node and do not wait; each needs one :meth:`fetch`."""
         self._raise_if_stopped()
         try:
             key = key_of(call)
-            node = (self._map or self.refresh()).masters[0] if key is None else self.owner_address(key)
+            node = (
+                (self._map or self.refresh()).masters[0] if key is None else self.owner_address(key)
+            )
             link = self.link_to(node)
             if node not in self._posted:
                 link.ensure_connected()
@@ -81,7 +93,9 @@ class SyncClusterLink:
             raise
 
     def fetch(self) -> Any:
-        """The reply to the oldest call posted and not fetched. LinkLost, also after MOVED, means that all posted calls are in doubt."""
+        """The reply to the oldest call posted and not fetched. LinkLost, also after MOVED, means
+        that all posted calls are in doubt.
+        """
         node = self._posted[0]
         try:
             reply = self.link_to(node).receive(1)[0]
@@ -97,7 +111,7 @@ class SyncClusterLink:
         return reply
 
     def stream(self, calls: Iterable[RedisCall], depth: int = 2) -> Generator[Any, None, None]:
-        """As :meth:`SyncLink.stream`."""
+        """Stream calls, like :meth:`SyncLink.stream`."""
         return stream_calls(self, calls, depth)
 
     def abandon(self) -> None:
@@ -112,23 +126,27 @@ class SyncClusterLink:
             link.close()
 
     def stop(self) -> None:
-        """As :meth:`SyncLink.stop`."""
+        """Stop, like :meth:`SyncLink.stop`."""
         self._stopped.set()
 
     @property
     def master_links(self) -> list[SyncLink]:
-        """Links to every node that owns slots now, for what is asked of each. They give up soon and are closed with this link."""
+        """Links to every node that owns slots now, for what is asked of each. They give up soon and
+        are closed with this link.
+        """
         return [self.link_to(node) for node in self.refresh().masters]
 
     def owner_address(self, key: str | bytes) -> NodeAddress:
         """The node of a key, as far as is known. Raises LinkLost."""
         node = (self._map or self.refresh()).owner(slot_of_key(key))
         if node is None:
-            raise LinkLost(url=self.endpoint.masked_url, reason=f"no node serves the slot of {key!r}")
+            raise LinkLost(
+                url=self.endpoint.masked_url, reason=f"no node serves the slot of {key!r}"
+            )
         return node
 
     def node_of(self, key: str) -> str:
-        """As that of SyncLink."""
+        """Return the node of a key, like SyncLink."""
         return "{}:{}".format(*self.owner_address(key))
 
     def link_to(self, node: NodeAddress) -> SyncLink:
@@ -145,7 +163,7 @@ class SyncClusterLink:
         return self._map
 
     def forget_slot_map(self) -> None:
-        """Where slots are is asked anew by the next call."""
+        """The next call fetches the slot map anew."""
         self._map = None
 
     def owns_slots(self, node: NodeAddress) -> bool:
@@ -153,14 +171,18 @@ class SyncClusterLink:
         return self._map is not None and node in self._map.masters
 
     def ask_each_master(self, ask: Callable[[SyncLink], R]) -> list[R]:
-        """What every master answers. When one does not, all are asked anew, until its successor does or patience is over."""
+        """Return the answers of all masters. If a master does not answer, all are asked anew, until
+        its successor answers or patience is over.
+        """
         retry = LinkRetry(time.monotonic)
         while True:
             self._raise_if_stopped()
             try:
                 return [ask(link) for link in self.master_links]
             except LinkLost as error:
-                self._stopped.wait(retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s)))
+                self._stopped.wait(
+                    retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
+                )
 
     def _raise_if_stopped(self) -> None:
         if self._stopped.is_set():
@@ -196,14 +218,17 @@ class SyncClusterLink:
         self._map = slot_map.with_moved(cluster_pipeline.moved)
 
     def _refresh_if_moved(self, cluster_pipeline: ClusterPipeline) -> None:
-        """Where one slot has moved, others have too."""
+        """If one slot has moved, others have too."""
         if cluster_pipeline.moved:
             with suppress(BusError):
                 self.refresh()
 
     def _reply_error(self, reply: Exception, node: NodeAddress) -> BusError:
         if (found := redirection(reply, node[0])) is not None:
-            return LinkLost(url=self.endpoint.server_of(node).masked_url, reason=f"the slot is at {found.node[0]}:{found.node[1]} now")
+            return LinkLost(
+                url=self.endpoint.server_of(node).masked_url,
+                reason=f"the slot is at {found.node[0]}:{found.node[1]} now",
+            )
         return translate_redis_error(reply, self.endpoint)
 
     def _drop_posted_and_slot_map(self) -> None:

@@ -1,4 +1,6 @@
-"""One connection to one server for one thread: executes the steps of flows, reconnects, and gives up at a deadline."""
+"""A connection to one server for one thread: executes the steps of flows, reconnects, and gives up
+at a deadline.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +17,36 @@ from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s, stopped_error
-from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, may_be_sent_again, pack, pack_in_parts, step_result, unknown_scripts
+from busmq_spark.redis_io.resp_codec import (
+    calls_of,
+    first_error,
+    is_repeatable,
+    may_be_sent_again,
+    pack,
+    pack_in_parts,
+    step_result,
+    unknown_scripts,
+)
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 R = TypeVar("R")
 
 
 class SyncLink:
-    """A blocking link. The constructor connects nothing; the first step does. Not for use by two threads at once.
+    """A blocking link. The constructor connects nothing; the first step does. Not for use by two
+    threads at once.
 
-    A step whose calls are all idempotent is repeated after a broken link until its patience is over; any other is repeated only while it
-    is certain that Redis has not seen it.
+    A step whose calls are all idempotent is repeated after a broken link until its patience is
+    over; any other is repeated only while it is certain that Redis has not seen it.
     """
 
     cluster = False
     """Whether keys are spelt as a cluster needs it."""
 
     def __init__(self, endpoint: RedisEndpoint, patience_s: float | None = None) -> None:
-        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (target.py)."""
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; a
+        ``patience_s`` of None suits endpoint and error (endpoint.py).
+        """
         self.endpoint = endpoint
         self._patience_s = patience_s
         self._connection: redis.Connection | None = None
@@ -41,15 +55,17 @@ class SyncLink:
 
     @property
     def master_links(self) -> list[SyncLink]:
-        """Links to every server behind it: this one."""
+        """Return links to every master of the server: this one."""
         return [self]
 
     def ask_each_master(self, ask: Callable[[SyncLink], R]) -> list[R]:
-        """What every master answers."""
+        """Return the answers of all masters."""
         return [ask(self)]
 
     def node_of(self, key: str) -> str:  # noqa: ARG002  # as that of a cluster
-        """Where a key is among the masters: ``host:port`` of a cluster's node, '' of a single server."""
+        """Return the place of a key among the masters: ``host:port`` of a cluster's node, '' of a
+        single server.
+        """
         return ""
 
     def run(self, flow: Flow[T]) -> T:
@@ -57,7 +73,9 @@ class SyncLink:
         return run_sync(flow, self.execute)
 
     def execute(self, step: Step) -> Any:
-        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        """Send one step and return its reply, or the list of replies. Raises the translated error
+        of the first call that failed.
+        """
         assert not self._posted, "replies of posted calls are still to be fetched"
         calls = calls_of(step)
         if not calls:
@@ -87,10 +105,16 @@ class SyncLink:
             self._pause_or_raise(refused, retry)  # LOADING and its like: not executed
 
     def post(self, call: RedisCall) -> None:
-        """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
+        """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a
+        flushed cache cannot break the order.
+        """
         try:
             posted = self._posted and not self._stopped.is_set()
-            connection = self._connection if posted and self._connection is not None else self._open_connection()
+            connection = (
+                self._connection
+                if posted and self._connection is not None
+                else self._open_connection()
+            )
             connection.send_packed_command([pack((call,), whole=True)], check_health=False)
             self._posted += 1
         except CONNECTION_ERRORS as error:
@@ -98,7 +122,9 @@ class SyncLink:
             raise translate_redis_error(error, self.endpoint) from error
 
     def fetch(self) -> Any:
-        """The reply to the oldest call posted and not fetched. Raises its translated error; LinkLost means that all posted calls are in doubt."""
+        """The reply to the oldest call posted and not fetched. Raises its translated error;
+        LinkLost means that all posted calls are in doubt.
+        """
         assert self._connection is not None, "nothing was posted"
         try:
             reply = _read_reply(self._connection)
@@ -111,16 +137,20 @@ class SyncLink:
         return reply
 
     def stream(self, calls: Iterable[RedisCall], depth: int = 2) -> Generator[Any, None, None]:
-        """Replies in order, with up to ``depth`` calls under way, so that Redis works while the caller does.
+        """Replies in order, with up to ``depth`` calls under way, so that Redis works while the
+        caller does.
 
-        Calls are taken from the iterable as late as possible. Nothing is repeated: LinkLost leaves it to the caller how far it came.
+        Calls are taken from the iterable as late as possible. Nothing is repeated: LinkLost leaves
+        it to the caller how far it came.
         """
         return stream_calls(self, calls, depth)
 
     # Halves of a step, for SyncClusterLink: one step may go to many nodes at once.
 
     def ensure_connected(self) -> None:
-        """Connect, unless that is done. Raises the translated error; until then Redis has seen nothing."""
+        """Connect, unless that is done. Raises the translated error; until then Redis has seen
+        nothing.
+        """
         try:
             self._open_connection()
         except CONNECTION_ERRORS as error:
@@ -136,9 +166,14 @@ class SyncLink:
             raise translate_redis_error(error, self.endpoint) from error
 
     def receive(self, count: int) -> list[Any]:
-        """The next ``count`` replies, errors among them as values. LinkLost leaves all of them in doubt."""
+        """The next ``count`` replies, errors among them as values. LinkLost leaves all of them in
+        doubt.
+        """
         if self._connection is None:
-            raise LinkLost(url=self.endpoint.masked_url, reason="the connection broke while calls were under way")
+            raise LinkLost(
+                url=self.endpoint.masked_url,
+                reason="the connection broke while calls were under way",
+            )
         try:
             return [_read_reply(self._connection) for _ in range(count)]
         except CONNECTION_ERRORS as error:
@@ -146,7 +181,9 @@ class SyncLink:
             raise translate_redis_error(error, self.endpoint) from error
 
     def abandon(self) -> None:
-        """Forget calls that were posted and not fetched: the connection is dropped, since their replies would be taken for others'."""
+        """Forget calls that were posted and not fetched: the connection is dropped, since their
+        replies would be taken for others'.
+        """
         if self._posted:
             self._drop()
 
@@ -155,7 +192,9 @@ class SyncLink:
         self._drop()
 
     def stop(self) -> None:
-        """From any thread: nothing is sent from now on. A step under way takes a reply that comes, and is repeated no more (StateError)."""
+        """From any thread: nothing is sent from now on. A step under way takes a reply that comes,
+        and is repeated no more (StateError).
+        """
         self._stopped.set()
 
     def _drop(self) -> None:
@@ -175,7 +214,9 @@ class SyncLink:
 
     @staticmethod
     def _is_alive(connection: redis.Connection) -> bool:
-        """Whether the server has closed the connection meanwhile: better known before a push is sent."""
+        """Whether the server has closed the connection meanwhile: better known before a push is
+        sent.
+        """
         try:
             return not connection.can_read(timeout=0)
         except CONNECTION_ERRORS:
@@ -184,7 +225,7 @@ class SyncLink:
     def _pause_or_raise(self, error: BusError, retry: LinkRetry) -> None:
         pause_s = retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
         if self.endpoint.may_move:
-            self._drop()  # who is master is asked anew
+            self._drop()  # the master is looked up anew
         self._stopped.wait(pause_s)
 
 
@@ -196,7 +237,9 @@ class PipelinedLink(Protocol):
     def abandon(self) -> None: ...
 
 
-def stream_calls(link: PipelinedLink, calls: Iterable[RedisCall], depth: int) -> Generator[Any, None, None]:
+def stream_calls(
+    link: PipelinedLink, calls: Iterable[RedisCall], depth: int
+) -> Generator[Any, None, None]:
     """See :meth:`SyncLink.stream`."""
     source = iter(calls)
     under_way = 0
@@ -217,7 +260,9 @@ def _send_and_read(connection: redis.Connection, calls: Sequence[RedisCall]) -> 
     connection.send_packed_command(pack_in_parts(calls), check_health=False)
     replies = [_read_reply(connection) for _ in calls]
     if missing := unknown_scripts(replies):
-        connection.send_packed_command([pack([calls[i] for i in missing], whole=True)], check_health=False)
+        connection.send_packed_command(
+            [pack([calls[i] for i in missing], whole=True)], check_health=False
+        )
         for i in missing:
             replies[i] = _read_reply(connection)
     return replies

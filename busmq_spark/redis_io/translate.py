@@ -22,7 +22,7 @@ from busmq_spark.errors import (
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 
 CONNECTION_ERRORS = (rx.RedisError, OSError, LinkLost)
-"""What opening a connection, sending and receiving on it raise."""
+"""The errors of opening a connection, sending and receiving on it."""
 ERROR_OF_REPLY_CODE: dict[str, type[BusError]] = {
     # Refused before anything was executed, and worth waiting for: any such call may be sent again.
     # A script is refused at its first write: the state that refuses does not change while it runs
@@ -67,36 +67,51 @@ _ERROR_OF_REDIS_PY_ERROR: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (rx.TimeoutError, LinkLost),
     (OSError, LinkLost),
 )
-# At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
+# At the start, or where Redis before 7 quotes what a command inside a script said: "Error running
+# script ...: @user_script:5: -MISCONF ...".
 _REPLY_CODE = re.compile(r"(?:^|-)(" + "|".join(ERROR_OF_REPLY_CODE) + r")\b")
 
 _WRONG_LOGIN_TEXT = "invalid username-password pair or user is disabled"
 
-# As ssl words what it finds wrong; that the other side just went away is not among it.
-_TLS_ERROR_TEXT = re.compile(r"\[SSL: (?!UNEXPECTED_EOF|APPLICATION_DATA_AFTER)|certificate verify failed")
+# The texts of ssl for its findings; a peer that just went away is not among them.
+_TLS_ERROR_TEXT = re.compile(
+    r"\[SSL: (?!UNEXPECTED_EOF|APPLICATION_DATA_AFTER)|certificate verify failed"
+)
 
 
 def translate_redis_error(error: Exception, endpoint: RedisEndpoint) -> BusError:
-    """Our error for what redis-py raised or what Redis replied. The address is masked, and no argument of a command is repeated.
+    """Our error for what redis-py raised or what Redis replied. The address is masked, and no
+    argument of a command is repeated.
 
-    What is one of ours already stays as it is.
+    A BusError is returned unchanged.
     """
     if isinstance(error, BusError):
         return error
     text = _plain_text(error, endpoint)
     if "BUSMQ_MAX_ID" in text:
-        return MessageRefused(reason="the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew")
+        return MessageRefused(
+            reason=(
+                "the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain"
+                " it and create it anew"
+            )
+        )
     if "BUSMQ_QUEUE_IS_MIRROR" in text:
         return QueueIsMirror(queue=_mirror_name(str(error)))
     if _TLS_ERROR_TEXT.search(text):
         return TlsFailed(url=endpoint.masked_url, reason=text)
-    kind = next((ours for theirs, ours in _ERROR_OF_REDIS_PY_ERROR if isinstance(error, theirs)), None)
+    kind = next(
+        (ours for theirs, ours in _ERROR_OF_REDIS_PY_ERROR if isinstance(error, theirs)), None
+    )
     if kind is None:
         found = _REPLY_CODE.search(text)
         kind = ERROR_OF_REPLY_CODE[found[1]] if found else _class_by_sentence(text)
     if endpoint.may_move and (kind is RedisReadOnly or text.startswith("UNBLOCKED")):
         kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
-    if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked_url:
+    if (
+        kind is LinkLost
+        and text.startswith("Timeout connecting")
+        and "rediss://" in endpoint.masked_url
+    ):
         text += " (so does a port that speaks no TLS)"
     return kind(url=endpoint.masked_url, reason=text)
 
@@ -108,13 +123,17 @@ def _mirror_name(text: str) -> str:
 
 
 def _class_by_sentence(text: str) -> type[BusError]:
-    return next((kind for words, kind in ERROR_OF_SENTENCE.items() if words in text), RedisCommandRefused)
+    return next(
+        (kind for words, kind in ERROR_OF_SENTENCE.items() if words in text), RedisCommandRefused
+    )
 
 
 def _plain_text(error: Exception, endpoint: RedisEndpoint) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(", with args beginning with")[0]
-    parts = text.split(_WRONG_LOGIN_TEXT)  # words of Redis' own, which may look like a user or a password
+    parts = text.split(
+        _WRONG_LOGIN_TEXT
+    )  # words of Redis' own, which may look like a user or a password
     for secret in endpoint.secrets:
         if len(secret) > 3:
             parts = [part.replace(secret, "***") for part in parts]

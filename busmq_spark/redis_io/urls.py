@@ -1,6 +1,7 @@
-"""Text to servers: ``redis://[user:password@]host[:port]``, ``rediss://`` for TLS, ``unix:///path``; several separated by commas.
+"""Text to servers: ``redis://[user:password@]host[:port]``, ``rediss://`` for TLS,
+``unix:///path``; several separated by commas.
 
-As in npm busmq the order of the list matters (all peers use the same), and a user part without a
+The order of the list matters, as in npm busmq (all peers use the same), and a user part without a
 colon is the password: ``redis://secret@host``. The bus is always in database 0: npm peers and
 clusters know no other. Each other part of a URL is refused.
 
@@ -20,12 +21,14 @@ from busmq_spark.parsers import COMMA, describe_stray_character, host_and_port, 
 DEFAULT_PORT = 6379
 SENTINEL_PORT = 26379
 DEFAULT_MASTER = "mymaster"
-"""What the sentinels of most installations call their master."""
+"""The default name of the master in most installations of Sentinel."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """How TLS is checked: paths of PEM files. None means the system's authorities, and no certificate of our own."""
+    """Paths of the PEM files with which TLS is checked. A path of None means the system's
+    authorities, and no certificate of our own.
+    """
 
     ca: str | None = None
     certificate: str | None = None
@@ -50,14 +53,16 @@ NO_LOGIN = DefaultCredentials()
 
 @dataclass(frozen=True, slots=True)
 class RedisServerAddress:
-    """One Redis server. Its repr and ``masked_url`` show no credentials."""
+    """The address of a Redis server. Its repr and ``masked_url`` show no credentials."""
 
     host: str
     port: int
     tls: bool = False
     path: str | None = None
     user: str | None = field(default=None, repr=False)
-    """Not shown either: of a password with a colon, given without a user, the first half lands here."""
+    """Not shown either: of a password with a colon, given without a user, the first half lands
+    here.
+    """
     password: str | None = field(default=None, repr=False)
     trust: TlsFiles = SYSTEM_TLS_FILES
 
@@ -73,7 +78,7 @@ class RedisServerAddress:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no text for people may contain."""
+        """Return the secrets, which no text for people may contain."""
         return tuple(secret for secret in (self.password, self.user) if secret)
 
     @property
@@ -90,14 +95,19 @@ _MAX_SOCKET_PATH_BYTES = 107
 """Linux' limit."""
 
 
-def parse(urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[RedisServerAddress, ...]:
-    """The servers of a comma list. ``login`` holds for every URL that has no credentials of its own.
+def parse(
+    urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = DEFAULT_PORT
+) -> tuple[RedisServerAddress, ...]:
+    """The servers of a comma list. ``login`` holds for every URL that has no credentials of its
+    own.
 
     Raises ConfigError that says which URL and why, and repeats nothing of it: a password that
     breaks its URL may stand anywhere in it.
     """
     if not urls.strip():
-        raise ConfigError(reason="redis.url is empty; expected redis://host:port, or several separated by commas")
+        raise ConfigError(
+            reason="redis.url is empty; expected redis://host:port, or several separated by commas"
+        )
     given = COMMA.split(urls)
     servers: list[RedisServerAddress] = []
     for place, url in enumerate(given, 1):
@@ -109,8 +119,10 @@ def parse(urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = D
         except ValueError as bad:
             which = f"URL {place} of {len(given)} in redis.url" if len(given) > 1 else "redis.url"
             raise ConfigError(
-                reason=f"{which}: {bad}; expected redis://[user:password@]host[:port], rediss://… or "
-                "unix:///path. In a password percent-encode , @ / ? # [ ] and %"
+                reason=(
+                    f"{which}: {bad}; expected redis://[user:password@]host[:port], rediss://… or "
+                    "unix:///path. In a password percent-encode , @ / ? # [ ] and %"
+                )
             ) from None
         servers.append(server)
     return tuple(servers)
@@ -150,7 +162,9 @@ def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> R
         raise _UrlError(f"it has {kind}, and a setting in a URL is none here; use the options")
     if socket:
         return RedisServerAddress("", 0, path=socket, user=user, password=secret)
-    return RedisServerAddress(host, port or default_port, scheme == "rediss", None, user, secret, default.trust)
+    return RedisServerAddress(
+        host, port or default_port, scheme == "rediss", None, user, secret, default.trust
+    )
 
 
 def _describe_path(path: str) -> str:

@@ -1,4 +1,6 @@
-"""The batch reader: what the queues hold now, as a snapshot of id ranges. Removes nothing, leases nothing, creates nothing."""
+"""The batch reader: a snapshot of the queues, as id ranges. Removes nothing, leases nothing,
+creates nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.batch_planner import IdsAtTimesQuestion, check_given, loss_before_start, without_times
+from busmq_spark.core.batch_planner import (
+    IdsAtTimesQuestion,
+    check_given,
+    loss_before_start,
+    without_times,
+)
 from busmq_spark.core.command_generators import run_sync
 from busmq_spark.core.position import Range
 from busmq_spark.core.qualified_queue_names import display_name, qualified_name, split_name
@@ -35,9 +42,20 @@ class BatchReader(DataSourceReader):
     """``spark.read.format("busmq")`` and ``CREATE TEMPORARY VIEW … USING busmq``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        starts = list(options.starting.values()) if isinstance(options.starting, dict) else [options.starting]
-        if "latest" in starts + [start for own in starts if isinstance(own, dict) for start in own.values()]:
-            raise ConfigError(reason="startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids")
+        starts = (
+            list(options.starting.values())
+            if isinstance(options.starting, dict)
+            else [options.starting]
+        )
+        if "latest" in starts + [
+            start for own in starts if isinstance(own, dict) for start in own.values()
+        ]:
+            raise ConfigError(
+                reason=(
+                    "startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON"
+                    " with ids"
+                )
+            )
         self._options = options
         self._schema = schema
 
@@ -46,16 +64,27 @@ class BatchReader(DataSourceReader):
         options = self._options
         store = patient_store(options)
         try:
-            names = [qualified_name(source, queue) for source in options.sources for queue in options.subscribe]
+            names = [
+                qualified_name(source, queue)
+                for source in options.sources
+                for queue in options.subscribe
+            ]
             if not options.subscribe:
                 names = find_queues(replace(options, partitions=None), store)
             states = store.states(dict.fromkeys(names, -1))
             if missing := [queue for queue, state in states.items() if not state.exists]:
                 if not options.topic:
                     raise QueueMissing(queue=display_name(missing[0]))
-                states = {queue: state for queue, state in states.items() if state.exists}  # the others have never been written to
+                states = {
+                    queue: state for queue, state in states.items() if state.exists
+                }  # the others have never been written to
             unnamed = [queue for queue, state in states.items() if not state.born]
-            born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreateOptions(allowed=False, ttl_s=options.ttl_s)).items()}
+            born = {
+                queue: found.born
+                for queue, found in store.attach(
+                    unnamed, QueueCreateOptions(allowed=False, ttl_s=options.ttl_s)
+                ).items()
+            }
             servers = store.locate(names)
             if TIMESTAMP_COLUMN_NAME in self._schema.names:
                 note_times_if_allowed(store, names)
@@ -65,36 +94,64 @@ class BatchReader(DataSourceReader):
             ranges = [
                 Range(queue, state.born or born[queue], first, last, servers[queue])
                 for queue, state in states.items()
-                if state.count and (first := max(state.oldest, windows[queue][0] + 1)) <= (last := min(state.newest, windows[queue][1]))
+                if state.count
+                and (first := max(state.oldest, windows[queue][0] + 1))
+                <= (last := min(state.newest, windows[queue][1]))
             ]
         finally:
             store.close()
-        return [RangePartition(part) for part in tasks(ranges, options.min_partitions, options.max_per_partition)]
+        return [
+            RangePartition(part)
+            for part in tasks(ranges, options.min_partitions, options.max_per_partition)
+        ]
 
-    def _check_ids(self, queue: str, state: QueueState, window: tuple[int, int], store: ReadStore) -> None:
-        """What options name by its id must be there. Raises ConfigError, DataLoss."""
+    def _check_ids(
+        self, queue: str, state: QueueState, window: tuple[int, int], store: ReadStore
+    ) -> None:
+        """Check that the ids in the options are stored. Raises ConfigError, DataLoss."""
         start, last = window
         if type(self._options.end_of(*split_name(queue))) is int:
             check_given("endingOffsets", queue, last, state)
         if type(self._options.asked_start(*split_name(queue))) is int:
             check_given("startingOffsets", queue, start, state)
-            if (loss := loss_before_start(start, state)) and start < last and self._options.fail_on_data_loss:
+            if (
+                (loss := loss_before_start(start, state))
+                and start < last
+                and self._options.fail_on_data_loss
+            ):
                 raise loss_error(display_name(queue), loss, store.traces(queue))
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Spark makes one task of None where there are no partitions.
-        return read_partition(self._options, self._schema, partition if isinstance(partition, RangePartition) else RangePartition(()))
+        return read_partition(
+            self._options,
+            self._schema,
+            partition if isinstance(partition, RangePartition) else RangePartition(()),
+        )
 
 
-def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]) -> dict[str, tuple[int, int]]:
+def _windows(
+    options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]
+) -> dict[str, tuple[int, int]]:
     """By queue the last id before what is read, and the last that is read."""
 
     def find(question: IdsAtTimesQuestion) -> Mapping[str, TimeLookupResult]:
         return store.find_times(question.wanted)
 
-    starts = run_sync(without_times({queue: options.start_of(*split_name(queue)) for queue in states}, options.timestamp_strategy), find)
-    ends = run_sync(without_times({queue: options.end_of(*split_name(queue)) for queue in states}), find)
-    return {queue: (_id(starts[queue], state), _id(ends[queue], state)) for queue, state in states.items()}
+    starts = run_sync(
+        without_times(
+            {queue: options.start_of(*split_name(queue)) for queue in states},
+            options.timestamp_strategy,
+        ),
+        find,
+    )
+    ends = run_sync(
+        without_times({queue: options.end_of(*split_name(queue)) for queue in states}), find
+    )
+    return {
+        queue: (_id(starts[queue], state), _id(ends[queue], state))
+        for queue, state in states.items()
+    }
 
 
 def _id(start: OffsetBound, state: QueueState) -> int:

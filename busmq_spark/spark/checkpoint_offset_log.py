@@ -1,4 +1,6 @@
-"""Which part of its sources a batch covers, as the offset log of the checkpoint says: what makes a batch that comes again the same one."""
+"""The part of its sources that a batch covers, as the offset log of the checkpoint has it: it
+identifies a batch that comes again.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ from busmq_spark.core.sink import make_span
 
 log = logging.getLogger("busmq_spark")
 BASE_SETTING = "spark.sql.streaming.checkpointLocation"
-"""Where checkpoints are of queries without the option: each in a folder of its own below."""
+"""The setting for the checkpoints of queries without the option: each in a folder of its own
+below.
+"""
 MAX_SHOWN_CHARACTERS = 2000
-"""Characters of the end offsets that are recorded, to be shown in an error; the digest in front of them covers everything."""
+"""Characters of the end offsets that are recorded, to be shown in an error; the digest in front of
+them covers everything.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,9 @@ def find_checkpoint(option: str, base: BaseLocation, query: str) -> str:
     if not found and query not in _unknown_checkpoints:
         _unknown_checkpoints.add(query)
         log.warning(
-            "the checkpoint of query %s is not found from here, so the offsets of a batch are not known to its "
-            "sink: a batch that comes again must have the same rows, or the query stops (BUSMQ_BATCH_CHANGED). "
-            "Name the checkpoint with option checkpointLocation",
+            "the checkpoint of query %s is not found from here, so the offsets of a batch are not"
+            " known to its sink: a batch that comes again must have the same rows, or the query"
+            " stops (BUSMQ_BATCH_CHANGED). Name the checkpoint with option checkpointLocation",
             query,
         )
     return found
@@ -102,11 +108,13 @@ def _short_digest(content: bytes) -> str:
 
 
 def sync_batch_to_disk(checkpoint: str, batch: int) -> None:
-    """Put on the disk what says that this query planned this batch: its id, and the entry of the offset log, with their checksums and names.
+    """Put on the disk what says that this query planned this batch: its id, and the entry of the
+    offset log, with their checksums and names.
 
-    Spark's own checkpoint managers sync nothing. A loss of power would take them back after the rows are appended, and a query that starts
-    again as another one, or with another batch of this number, would append the rows twice. Nothing is done, and no error is raised, where
-    the checkpoint is not a folder of this machine, or its disk syncs nothing.
+    Spark's own checkpoint managers sync nothing. A loss of power would take them back after the
+    rows are appended, and a query that starts again as another one, or with another batch of this
+    number, would append the rows twice. Nothing is done, and no error is raised, where the
+    checkpoint is not a folder of this machine, or its disk syncs nothing.
     """
     folder = _local_folder(checkpoint)
     if folder is None:
@@ -124,11 +132,13 @@ def sync_batch_to_disk(checkpoint: str, batch: int) -> None:
 
 
 _synced_files: set[tuple[str, int, int, int]] = set()
-"""The files with ids of queries that this process has put on the disk, with their names: what a checkpoint has of the query never changes."""
+"""Files with query ids that this process has synced. The id in a checkpoint never changes."""
 
 
 def _file_identity(path: Path) -> tuple[str, int, int, int] | None:
-    """A file as it is now: another one of its name, a copy that was put in its place, or one that was changed is not equal. None: there is none."""
+    """A file as it is now: another one of its name, a copy that was put in its place, or one that
+    was changed is not equal. Return None when there is no such file.
+    """
     with suppress(OSError):
         found = path.stat()
         return str(path), found.st_dev, found.st_ino, found.st_ctime_ns
@@ -148,16 +158,22 @@ def _sync_path(path: Path) -> bool:
 
 
 def _local_folder(checkpoint: str) -> Path | None:
-    """Return where a checkpoint is on this machine, if it is: a path, or a URI such as file:/x or file://host/x."""
+    """Return where a checkpoint is on this machine, if it is: a path, or a URI such as file:/x or
+    file://host/x.
+    """
     scheme, colon, rest = checkpoint.partition(":/")
     if not checkpoint or not colon:
         return Path(checkpoint) if checkpoint else None
-    place = "/" + (rest.removeprefix("/").partition("/")[2] if re.match("/[^/]", rest) else rest.lstrip("/"))
+    place = "/" + (
+        rest.removeprefix("/").partition("/")[2] if re.match("/[^/]", rest) else rest.lstrip("/")
+    )
     return {"file": Path(place), "dbfs": Path(f"/dbfs{place}")}.get(scheme)
 
 
 def _read_planned_offsets(folder: Path, batch: int) -> str | None:
-    """The offsets in an entry of the log, without the version and the metadata, which has the time of planning."""
+    """The offsets in an entry of the log, without the version and the metadata, which has the time
+    of planning.
+    """
     with suppress(OSError, ValueError):
         return (folder / "offsets" / str(batch)).read_text("utf-8").split("\n", 2)[2]
     return None

@@ -1,4 +1,6 @@
-"""Columns as events, CloudEvents 1.0 in JSON: what core/cloud_event.py encodes, in Spark's own functions."""
+"""Columns as events, CloudEvents 1.0 in JSON: what core/cloud_event.py encodes, in Spark's own
+functions.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from busmq_spark.spark.events_to_columns import (
     RESERVED_ATTRIBUTES,
     TEXT_ATTRIBUTES,
 )
-from busmq_spark.spark.json_text_expressions import any_of, is_json, json_object, json_string, members, raise_bus_error
+from busmq_spark.spark.json_text_expressions import (
+    any_of,
+    is_json,
+    json_object,
+    json_string,
+    members,
+    raise_bus_error,
+)
 from busmq_spark.spark.schema import refuse_equal_names
 
 if TYPE_CHECKING:
@@ -33,44 +42,67 @@ CONTENT_TYPE_OF_DATA_TYPE = {"binary": "application/octet-stream", "string": "te
 def to_events(
     rows: DataFrame,
     *,
-    type: Column | str | None = None,  # noqa: A002  the name of the attribute
+    type: Column | str | None = None,  # noqa: A002  # the name of the attribute
     source: Column | str | None = None,
     datacontenttype: Column | str | None = None,
 ) -> DataFrame:
-    """Rows as events, in the column ``value``, for the sink; beside it ``queue``, ``id``, ``index`` and so on, where the rows have them.
+    """Rows as events, in the column ``value``, for the sink; beside it ``queue``, ``id``, ``index``
+    and so on, where the rows have them.
 
-    The columns are those that ``events`` gives, as far as the rows have them; ``type``, ``source`` and ``datacontenttype``, texts or columns, count
-    for all rows. ``data`` is text, binary, or anything that ``to_json`` takes. Text is JSON where ``datacontenttype`` says so or is NULL, and
-    ``text/plain`` where the rows have no such column. Rows whose ``id`` is that of their message (a long) have ``<queue>/<id>`` as the id of the
-    event, with ``/<index>`` where they have one: a batch that is computed again makes the same events.
+    The columns are those that ``events`` gives, as far as the rows have them; ``type``, ``source``
+    and ``datacontenttype``, texts or columns, count for all rows. ``data`` is text, binary, or
+    anything that ``to_json`` takes. Text is JSON where ``datacontenttype`` says so or is NULL, and
+    ``text/plain`` where the rows have no such column. Rows whose ``id`` is that of their message (a
+    long) have ``<queue>/<id>`` as the id of the event, with ``/<index>`` where they have one: a
+    batch that is computed again makes the same events.
 
-    Raises ConfigError for columns without a place. A row that makes no event ends the query with BUSMQ_MESSAGE_REFUSED.
+    Raises ConfigError for columns without a place. A row that makes no event ends the query with
+    BUSMQ_MESSAGE_REFUSED.
 
-        to_events(orders.select("queue", "id", struct("carrier").alias("data")), type="order.late", source="/pipelines/late")
+        to_events(orders.select("queue", "id", struct("carrier").alias("data")), type="order.late",
+        source="/pipelines/late")
     """
     from pyspark.sql.functions import col, concat_ws, lit
 
     refuse_equal_names(rows.columns)
     types = {column.name: column.dataType.typeName() for column in rows.schema.fields}
     message = _message_columns(types)
-    parts = {name: col(name) for name in EVENT_COLUMNS if name in types and name not in message.values()}
+    parts = {
+        name: col(name) for name in EVENT_COLUMNS if name in types and name not in message.values()
+    }
     for name, given in {"type": type, "source": source, "datacontenttype": datacontenttype}.items():
         if given is not None and name in parts:
-            raise ConfigError(reason=f"{name} is given, and the rows have a column {name!r}; drop one of them")
+            raise ConfigError(
+                reason=f"{name} is given, and the rows have a column {name!r}; drop one of them"
+            )
         if given is not None:
             parts[name] = lit(given) if isinstance(given, str) else given
     if unknown := [name for name in types if name not in parts and name not in message.values()]:
-        known = f"it takes {', '.join(EVENT_COLUMNS)}, id of a message, and for the sink {', '.join(SINK_COLUMNS)}"
+        known = (
+            f"it takes {', '.join(EVENT_COLUMNS)}, id of a message, and for the sink"
+            f" {', '.join(SINK_COLUMNS)}"
+        )
         raise ConfigError(reason=f"column {unknown[0]!r} has no place in an event; {known}")
     if "id" not in parts and {"queue", "id"} <= message.keys():
-        parts["id"] = concat_ws("/", *(col(message[name]).cast("string") for name in ("queue", "id", "index") if name in message))
+        parts["id"] = concat_ws(
+            "/",
+            *(
+                col(message[name]).cast("string")
+                for name in ("queue", "id", "index")
+                if name in message
+            ),
+        )
     if missing := [name for name in REQUIRED_ATTRIBUTES if name not in parts]:
         remedy = (
-            "give the rows a column, or queue and id of their message" if missing[0] == "id" else f"say {missing[0]}=…, or give the rows a column"
+            "give the rows a column, or queue and id of their message"
+            if missing[0] == "id"
+            else f"say {missing[0]}=…, or give the rows a column"
         )
         raise ConfigError(reason=f"an event needs {missing[0]!r}; {remedy}")
     value = _EventJson(parts, types).column()
-    return rows.select(*(col(name).alias(place) for place, name in message.items()), value.alias("value"))
+    return rows.select(
+        *(col(name).alias(place) for place, name in message.items()), value.alias("value")
+    )
 
 
 def _message_columns(types: Mapping[str, str]) -> dict[str, str]:
@@ -78,7 +110,11 @@ def _message_columns(types: Mapping[str, str]) -> dict[str, str]:
     found = {name: name for name in SINK_COLUMNS if name in types}
     if types.get("id") == "long":
         found["id"] = "id"
-    return found | {name: f"{MESSAGE_COLUMN_PREFIX}{name}" for name in ("id", "source") if f"{MESSAGE_COLUMN_PREFIX}{name}" in types}
+    return found | {
+        name: f"{MESSAGE_COLUMN_PREFIX}{name}"
+        for name in ("id", "source")
+        if f"{MESSAGE_COLUMN_PREFIX}{name}" in types
+    }
 
 
 class _EventJson:
@@ -92,10 +128,22 @@ class _EventJson:
         if "data" in parts and kind == "binary":
             self._parts["data_base64"] = self._parts.pop("data")
         elif "data" in parts and kind not in CONTENT_TYPE_OF_DATA_TYPE:
-            simple = kind in ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal")
+            simple = kind in (
+                "boolean",
+                "byte",
+                "short",
+                "integer",
+                "long",
+                "float",
+                "double",
+                "decimal",
+            )
             self._parts["data"] = parts["data"].cast("string") if simple else to_json(parts["data"])
         if "data" in parts and "datacontenttype" not in parts:
-            self._parts["datacontenttype"] = when(parts["data"].isNotNull(), lit(CONTENT_TYPE_OF_DATA_TYPE.get(kind, "application/json")))
+            self._parts["datacontenttype"] = when(
+                parts["data"].isNotNull(),
+                lit(CONTENT_TYPE_OF_DATA_TYPE.get(kind, "application/json")),
+            )
         if "time" in parts and types.get("time") != "string":
             self._parts["time"] = date_format(parts["time"], TIME_FORMAT)
 
@@ -103,8 +151,17 @@ class _EventJson:
         """NULL for no row; a row that makes no event ends the query."""
         from pyspark.sql.functions import coalesce, lit, struct, when
 
-        named = [self._parts[name].alias(name) for name in (*REQUIRED_ATTRIBUTES, "time", *TEXT_ATTRIBUTES) if name in self._parts]
-        found = json_object([members(struct(lit(SPEC_VERSION).alias("specversion"), *named)), *self._optional_members()])
+        named = [
+            self._parts[name].alias(name)
+            for name in (*REQUIRED_ATTRIBUTES, "time", *TEXT_ATTRIBUTES)
+            if name in self._parts
+        ]
+        found = json_object(
+            [
+                members(struct(lit(SPEC_VERSION).alias("specversion"), *named)),
+                *self._optional_members(),
+            ]
+        )
         for wrong, why in self._error_conditions():
             found = when(wrong, raise_bus_error(why)).otherwise(found)
         return coalesce(found, raise_bus_error("it is NULL"))
@@ -116,19 +173,24 @@ class _EventJson:
             yield members(self._extensions())
         if "data" in self._parts:
             data = self._parts["data"]
-            yield concat(lit('"data":'), when(self._is_json_type(), data).otherwise(json_string(data)))
+            yield concat(
+                lit('"data":'), when(self._is_json_type(), data).otherwise(json_string(data))
+            )
         if "data_base64" in self._parts:
             yield members(struct(self._parts["data_base64"].alias("data_base64")))
 
     def _error_conditions(self) -> Iterator[tuple[Column, Column]]:
-        """What is wrong with rows that make no event, and its words."""
+        """Yield the conditions of rows that make no event, with their texts."""
         from pyspark.sql.functions import coalesce, concat, exists, length, lit, map_keys
 
         event = concat(lit("event "), coalesce(self._parts["id"], lit("without an id")))
         if "extensions" in self._parts:
             names = map_keys(self._extensions())
             yield (
-                exists(names, lambda name: ~name.rlike(EXTENSION_NAME) | name.isin(*RESERVED_ATTRIBUTES)),
+                exists(
+                    names,
+                    lambda name: ~name.rlike(EXTENSION_NAME) | name.isin(*RESERVED_ATTRIBUTES),
+                ),
                 concat(event, lit(" has an extension of a name that none can have")),
             )
         if "data" in self._parts:
@@ -138,8 +200,13 @@ class _EventJson:
                 concat(lit("the data of "), event, lit(" is no JSON, as its datacontenttype says")),
             )
             if "data_base64" in self._parts:
-                yield data.isNotNull() & self._parts["data_base64"].isNotNull(), concat(event, lit(" has both data and data_base64"))
-        empty = any_of(coalesce(length(self._parts[name]), lit(0)) == 0 for name in REQUIRED_ATTRIBUTES)
+                yield (
+                    data.isNotNull() & self._parts["data_base64"].isNotNull(),
+                    concat(event, lit(" has both data and data_base64")),
+                )
+        empty = any_of(
+            coalesce(length(self._parts[name]), lit(0)) == 0 for name in REQUIRED_ATTRIBUTES
+        )
         yield empty, concat(event, lit(": its id, source or type is NULL or empty"))
 
     def _extensions(self) -> Column:
@@ -150,4 +217,8 @@ class _EventJson:
     def _is_json_type(self) -> Column:
         from pyspark.sql.functions import coalesce, lit
 
-        return coalesce(self._parts["datacontenttype"].rlike(JSON_CONTENT_TYPE), lit(True)) if "datacontenttype" in self._parts else lit(True)
+        return (
+            coalesce(self._parts["datacontenttype"].rlike(JSON_CONTENT_TYPE), lit(True))
+            if "datacontenttype" in self._parts
+            else lit(True)
+        )

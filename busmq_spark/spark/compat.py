@@ -1,4 +1,6 @@
-"""What differs between the Spark versions we run on. 4.0 and 4.1 have no admission control for Python sources, 4.0 no Arrow stream writer."""
+"""Differences between the supported Spark versions. 4.0 and 4.1 have no admission control for
+Python sources, 4.0 no Arrow stream writer.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,15 @@ else:
 
 
 def read_limit(messages: int | None, size_bytes: int | None, least: int | None) -> Any:
-    """Spark's read limit object for the limits, or for none. It has none for two at once; the reader obeys its options anyway."""
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+    """Spark's read limit object for the limits, or for none. It has none for two at once; the
+    reader obeys its options anyway.
+    """
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+    )
 
     if messages:
         return ReadMaxRows(messages)
@@ -44,6 +53,6 @@ def is_unlimited(limit: object) -> bool:
 
 
 def row_slices(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    """What Spark 4.0 hands over, row by row, in lists for one Arrow batch each."""
+    """Yield the rows of Spark 4.0, which come one by one, in lists for one Arrow batch each."""
     while some := list(islice(rows, ROWS_PER_RECORD_BATCH)):
         yield some

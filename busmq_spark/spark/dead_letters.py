@@ -1,4 +1,6 @@
-"""Dead letters of a pipeline: what it gives up, as core/dead_letter.py has it from groups, in Spark's own functions."""
+"""Dead letters of a pipeline: messages that it gives up, in the form of core/dead_letter.py, in
+Spark's own functions.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,37 @@ _CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+"
 
 
 def dead_letters(
-    messages: DataFrame, condition: Column | str, reason: Column | str, *, group: str = DEFAULT_GROUP, into: str | None = None
+    messages: DataFrame,
+    condition: Column | str,
+    reason: Column | str,
+    *,
+    group: str = DEFAULT_GROUP,
+    into: str | None = None,
 ) -> DataFrame:
-    """Those messages for which ``condition`` is true as dead letters: ``queue``, ``id`` and ``value`` for the sink, beside the other rows of a query.
+    """Return the messages for which ``condition`` is true as dead letters: ``queue``, ``id`` and
+    ``value`` for the sink, beside the other rows of a query.
 
-    ``messages`` have ``queue``, ``id`` and ``value`` of the source, and what ``condition`` (a column, or SQL) asks about. ``reason`` is a text or a
-    column; ``group`` is who gives up: the name of the query, say. They go to the queue ``into``, or to ``<queue>.dead`` where it is None, for
-    ``busmq dead list|show|replay|purge``. Where ``messages`` have ``source``, too, dead letters name the federation link over which they were read.
-    Raises ConfigError for messages without these columns.
+    ``messages`` have ``queue``, ``id`` and ``value`` of the source, and what ``condition`` (a
+    column, or SQL) asks about. ``reason`` is a text or a column; ``group`` is who gives up: the
+    name of the query, say. They go to the queue ``into``, or to ``<queue>.dead`` where it is None,
+    for ``busmq dead list|show|replay|purge``. If ``messages`` have ``source``, too, dead letters
+    name the federation link over which they were read. Raises ConfigError for messages without
+    these columns.
 
         late = dead_letters(messages, "id % 2 = 1", "odd")
         rest.unionByName(late).writeStream.format("busmq")...
     """
-    from pyspark.sql.functions import coalesce, col, concat, current_timestamp, expr, lit, struct, to_json, when
+    from pyspark.sql.functions import (
+        coalesce,
+        col,
+        concat,
+        current_timestamp,
+        expr,
+        lit,
+        struct,
+        to_json,
+        when,
+    )
 
     _check_arguments(messages, group, into)
     dead = messages.where(expr(condition) if isinstance(condition, str) else condition)
@@ -46,25 +66,43 @@ def dead_letters(
     text = col("value").cast("string")
     said = {
         "specversion": lit(SPEC_VERSION),
-        "id": concat(lit(f"{group}/"), id, lit("/"), expr("cast(unix_millis(current_timestamp()) as string)")),
-        "source": concat(coalesce(concat(before, link, after), lit(SOURCE_PREFIX)), _percent_encoded(origin)),
+        "id": concat(
+            lit(f"{group}/"), id, lit("/"), expr("cast(unix_millis(current_timestamp()) as string)")
+        ),
+        "source": concat(
+            coalesce(concat(before, link, after), lit(SOURCE_PREFIX)), _percent_encoded(origin)
+        ),
         "type": lit(DEAD_LETTER_TYPE),
         "time": _format_time(now),
-        "datacontenttype": when(_is_text(text), lit("text/plain")).otherwise(lit("application/octet-stream")),
+        "datacontenttype": (
+            when(_is_text(text), lit("text/plain")).otherwise(lit("application/octet-stream"))
+        ),
         "queue": origin,
         "originalid": id,
         "group": lit(group),
         "tries": lit(1),
-        "error": _on_one_line(coalesce(lit(reason) if isinstance(reason, str) else reason.cast("string"), lit(""))),
+        "error": _on_one_line(
+            coalesce(lit(reason) if isinstance(reason, str) else reason.cast("string"), lit(""))
+        ),
         "firsttime": _format_time(now),
         "lasttime": _format_time(now),
         "link": link,
         "data": when(_is_text(text), text),
         "data_base64": when(~_is_text(text), col("value").cast("binary")),
     }
-    value = to_json(struct(*(column.alias(name) for name, column in said.items())), {"ignoreNullFields": "true"})
-    itself = concat(lit("the dead-letter queue of '"), origin, lit("' is that queue itself; name another with into=…"))
-    to = concat(origin, lit(".dead")) if into is None else when(origin == into, raise_bus_error(itself, ConfigError)).otherwise(lit(into))
+    value = to_json(
+        struct(*(column.alias(name) for name, column in said.items())), {"ignoreNullFields": "true"}
+    )
+    itself = concat(
+        lit("the dead-letter queue of '"),
+        origin,
+        lit("' is that queue itself; name another with into=…"),
+    )
+    to = (
+        concat(origin, lit(".dead"))
+        if into is None
+        else when(origin == into, raise_bus_error(itself, ConfigError)).otherwise(lit(into))
+    )
     return dead.select(to.alias("queue"), "id", value.alias("value"))
 
 
@@ -74,7 +112,12 @@ def _check_arguments(messages: DataFrame, group: str, into: str | None) -> None:
     for name, wanted in MESSAGE_COLUMNS.items():
         if types.get(name) not in wanted:
             found = f"is {types[name]}" if name in types else "is missing"
-            raise ConfigError(reason=f"column {name!r} {found}; a dead letter is made of queue (string), id (long) and value of a message")
+            raise ConfigError(
+                reason=(
+                    f"column {name!r} {found}; a dead letter is made of queue (string), id (long)"
+                    " and value of a message"
+                )
+            )
     for name, text in (("group", group), ("into", into if into is not None else "a default")):
         if not (isinstance(text, str) and text):  # type: ignore[redundant-expr]  # what users give
             raise ConfigError(reason=f"{name} is {text!r}; expected text that is not empty")
@@ -99,7 +142,7 @@ def _on_one_line(text: Column) -> Column:
 
 
 def _percent_encoded(text: Column) -> Column:
-    """As ``urllib.parse.quote(text, safe="")``."""
+    """Encode like ``urllib.parse.quote(text, safe="")``."""
     from pyspark.sql.functions import lit, replace, url_encode
 
     found = url_encode(text)

@@ -1,4 +1,6 @@
-"""Notes when messages were seen: pushes of peers note nothing in the clock of a queue (core/times_of_ids.py)."""
+"""Notes when messages were seen: pushes of peers note nothing in the clock of a queue
+(core/times_of_ids.py).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from busmq_spark.core import times_of_ids
-from busmq_spark.errors import ProtocolError, RedisCommandRefused, RedisUnauthorized, UnknownRemoteError
+from busmq_spark.errors import (
+    ProtocolError,
+    RedisCommandRefused,
+    RedisUnauthorized,
+    UnknownRemoteError,
+)
 from busmq_spark.store.protocol import ReadStore
 
 
@@ -19,10 +26,13 @@ class IdTimeRecorder:
         self._noted: dict[str, int] = {}
         self._next = 0.0
 
-    def note_new_times(self, last_ids: Mapping[str, int], store: ReadStore, *, at_once: bool = False) -> None:
-        """Note the last ids of queues, as far as they are news; the same object as before has none. ``at_once``: however soon after the last time.
+    def note_new_times(
+        self, last_ids: Mapping[str, int], store: ReadStore, *, at_once: bool = False
+    ) -> None:
+        """Note the last ids of queues, as far as they are news; the same object as before has none.
+        ``at_once``: however soon after the last time.
 
-        What Redis refuses to note is left out: the clock is less exact then.
+        A note that Redis refuses is left out; the clock is then less exact.
         """
         now = time.monotonic()
         if last_ids is self._last_ids or (now < self._next and not at_once):
@@ -36,6 +46,8 @@ class IdTimeRecorder:
 
 
 def note_times_if_allowed(store: ReadStore, queues: Sequence[str]) -> None:
-    """Note the times of the newest ids, as far as the store lets: an older federation server does not know the question."""
+    """Note the times of the newest ids, as far as the store lets: an older federation server does
+    not know the question.
+    """
     with suppress(ProtocolError, UnknownRemoteError, RedisCommandRefused, RedisUnauthorized):
         store.note_times(queues)

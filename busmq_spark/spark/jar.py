@@ -1,4 +1,6 @@
-"""The jar of the Java module ``jvm-shim/``: what Spark lets only Java do. Everything else works without it."""
+"""The jar of the Java module ``jvm-shim/``: what Spark lets only Java do. Everything else works
+without it.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,27 @@ JAR_NAME = "busmq-spark-shim.jar"
 PACKAGE_FOLDER = Path(__file__).parents[1]
 
 CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
-"""Spark's launcher appends what is in this variable to the class path, whatever the settings of a session say of jars."""
+"""Spark's launcher appends what is in this variable to the class path, whatever the settings of a
+session say of jars.
+"""
 VERSION_OPTION = "_busmqjarversion"
-"""In what the jar hands over to the data source in Python: the version of the package that the jar was made with."""
+"""In what the jar hands over to the data source in Python: the version of the package that the jar
+was made with.
+"""
 CHECKPOINT_MANAGER_VARIABLE = "BUSMQ_CHECKPOINT_MANAGER"
-"""Names our checkpoint file manager, in processes that have the jar on their class path; see ``tune``."""
+"""Names our checkpoint file manager, in processes that have the jar on their class path; see
+``tune``.
+"""
 
 
 def find_jar() -> Path | None:
-    """As Maven left it in the source tree that this package is imported from, else as the wheel brought it."""
-    for path in (PACKAGE_FOLDER.parent / "jvm-shim" / "target" / JAR_NAME, PACKAGE_FOLDER / "jars" / JAR_NAME):
+    """Return the jar of the source tree that this package is imported from, as Maven left it, else
+    the jar of the wheel.
+    """
+    for path in (
+        PACKAGE_FOLDER.parent / "jvm-shim" / "target" / JAR_NAME,
+        PACKAGE_FOLDER / "jars" / JAR_NAME,
+    ):
         if path.is_file():
             return path
     return None
@@ -35,13 +48,20 @@ def require_jar() -> Path:
     """The jar, for those who cannot do without it."""
     path = find_jar()
     if path is None:
-        remedy = "Build it in a source tree with a JDK 17 or newer and Maven: mvn -f jvm-shim package -DskipTests"
-        raise LocalToolMissing(tool=JAR_NAME, reason="this installation was made without it", remedy=remedy)
+        remedy = (
+            "Build it in a source tree with a JDK 17 or newer and Maven: mvn -f jvm-shim package"
+            " -DskipTests"
+        )
+        raise LocalToolMissing(
+            tool=JAR_NAME, reason="this installation was made without it", remedy=remedy
+        )
     return path
 
 
 def starts_java(builder: SparkSession.Builder) -> bool:
-    """Whether the builder's session is to start a Java of its own, which takes what the builder says of jars and of Java's options."""
+    """Whether the builder's session is to start a Java of its own, which takes what the builder
+    says of jars and of Java's options.
+    """
     from pyspark import SparkContext
 
     remote = "spark.remote" in builder._options or "SPARK_REMOTE" in os.environ
@@ -49,24 +69,31 @@ def starts_java(builder: SparkSession.Builder) -> bool:
 
 
 def add_jar(builder: SparkSession.Builder, path: Path) -> None:
-    """Have the driver and the executors of the session take the jar, beside the jars that the builder or spark-defaults.conf names."""
+    """Have the driver and the executors of the session take the jar, beside the jars that the
+    builder or spark-defaults.conf names.
+    """
     named = builder._options.get("spark.jars") or spark_default("spark.jars") or ""
     jars = [each for each in named.split(",") if each]
     if str(path) not in jars:
-        builder.config("spark.jars", ",".join([*jars, str(path)]))  # executors on other machines get it from the driver
+        builder.config(
+            "spark.jars", ",".join([*jars, str(path)])
+        )  # executors on other machines get it from the driver
 
 
 def put_jar_on_class_path() -> bool:
-    """Have a Spark that this process starts later find the jar, and say so to it; False where that cannot be had.
+    """Have a Spark that this process starts later find the jar, and say so to it; False where that
+    cannot be had.
 
-    Both are set in the environment, so no Java process gets the name of a class that it cannot load: not a Spark that runs already, nor one
-    behind Spark Connect, nor an executor on another machine.
+    Both are set in the environment, so no Java process gets the name of a class that it cannot
+    load: not a running Spark, nor a server of Spark Connect, nor an executor on another machine.
     """
     path = find_jar()
     # Spark's launcher reads this script first, and an assignment there is the last word.
     if path is None or conf_file_has_word("spark-env.sh", CLASS_PATH_VARIABLE):
         return False
-    entries = [entry for entry in os.environ.get(CLASS_PATH_VARIABLE, "").split(os.pathsep) if entry]
+    entries = [
+        entry for entry in os.environ.get(CLASS_PATH_VARIABLE, "").split(os.pathsep) if entry
+    ]
     if str(path) not in entries:
         os.environ[CLASS_PATH_VARIABLE] = os.pathsep.join([*entries, str(path)])
     os.environ[CHECKPOINT_MANAGER_VARIABLE] = "busmq.spark.LocalCheckpointFileManager"

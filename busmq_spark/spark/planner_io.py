@@ -1,4 +1,6 @@
-"""Answers what the planner asks: from the store, and by what StreamQueueAcquirer does about a loss."""
+"""Answers what the planner asks: from the store, and by what StreamQueueAcquirer does about a
+loss.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,21 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 
 
 class PlannerIO:
-    """Answers the questions of one planning. ``prefetched``: rows that were fetched for it, by queue; ``times``: theirs, where rows have times."""
+    """Answers the questions of one planning. ``prefetched``: rows that were fetched for it, by
+    queue; ``times``: theirs, where rows have times.
+    """
 
-    def __init__(self, stream_queues: StreamQueueAcquirer, *, strict: bool, timed: bool = False) -> None:
+    def __init__(
+        self, stream_queues: StreamQueueAcquirer, *, strict: bool, timed: bool = False
+    ) -> None:
         self.prefetched: Mapping[str, Sequence[ConsecutiveMessages]] = {}
         self.times: Mapping[str, TimesOfIds] = {}
         self._stream_queues, self._strict, self._timed = stream_queues, strict, timed
 
     def __call__(self, question: Question) -> Any:
-        """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not allowed."""
+        """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not
+        allowed.
+        """
         store = self._stream_queues.store
         match question:
             case LastIdsQuestion(queues):
@@ -61,13 +69,17 @@ class PlannerIO:
                 return self._stream_queues.drop_expired_queue(queue)
 
     def _prefetch_rows(self, ranges: Sequence[Range]) -> Collection[str]:
-        """A link that goes away now must not be needed by the batch: its queues are left out, also where only their times are missing."""
+        """A link that goes away now must not be needed by the batch: its queues are left out, also
+        where only their times are missing.
+        """
         store = self._stream_queues.store
         assert isinstance(store, MultiSourceStore), "only rows of links are fetched ahead"
         found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
         if self._timed:
             note_times_if_allowed(store, list(found))
             self.times = fetch_times(store, [part for part in ranges if found.get(part.queue)])
-            found = {queue: rows for queue, rows in found.items() if not rows or queue in self.times}
+            found = {
+                queue: rows for queue, rows in found.items() if not rows or queue in self.times
+            }
         self.prefetched = {queue: rows for queue, rows in found.items() if rows}
         return found

@@ -1,4 +1,6 @@
-"""When an idle query asks Redis whether anything was pushed: at once after a notification, else every ``idlePollMs``."""
+"""The polls of an idle query for pushes: at once after a notification, else every
+``idlePollMs``.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,15 @@ import time
 from busmq_spark.options import ReadOptions
 
 PUSH_WAIT_S = 0.01
-"""How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
+"""Seconds for which an idle planning call waits for a push: about as long as Spark pauses between
+two calls.
+"""
 MIN_POLL_S = 0.045
 """The least interval: with this 25 commands a second, however small the option is."""
 LINK_POLL_S = 1.0
-"""How often an idle query asks federation servers at most. Their pushes wake it, too; over a far link asking all the time is not cheap."""
+"""Seconds between two polls of federation servers by an idle query, at least. Their pushes wake it,
+too; over a far link asking all the time is not cheap.
+"""
 
 
 class PollSchedule:
@@ -24,7 +30,9 @@ class PollSchedule:
         self._next = 0.0
 
     def wait_for_push(self) -> bool:
-        """Whether a push was notified; waits ``PUSH_WAIT_S`` for one at most, and not beyond the time of the next question."""
+        """Whether a push was notified; waits ``PUSH_WAIT_S`` for one at most, and not beyond the
+        time of the next question.
+        """
         woken = self.notified.wait(max(0.0, min(PUSH_WAIT_S, self._next - time.monotonic())))
         if woken:
             self.notified.clear()
@@ -36,4 +44,6 @@ class PollSchedule:
 
     def schedule_next_poll(self) -> None:
         """The answer has come; the next question is due an interval from now."""
-        self._next = time.monotonic() + max(self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else MIN_POLL_S)
+        self._next = time.monotonic() + max(
+            self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else MIN_POLL_S
+        )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from busmq_spark.errors import ConfigError
 
@@ -21,7 +30,10 @@ FIELDS_COLUMN = f"{FIELDS_COLUMN_NAME} map<string,binary>"
 """With jobFields."""
 TOPIC_COLUMNS = "topic string, partition int"
 """Columns after the others, of a query that reads topics."""
-EQUAL_NAMES_REASON = "have one name, whatever the case of its letters; expected one column of a name; drop one of them, or give it another name"
+EQUAL_NAMES_REASON = (
+    "have one name, whatever the case of its letters; expected one column of a name; drop one of"
+    " them, or give it another name"
+)
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "queue": (StringType,),
     "id": (LongType,),
@@ -48,14 +60,29 @@ def refuse_equal_names(names: Iterable[str], *, case_sensitive: bool = False) ->
 
 
 def check_source_schema(schema: StructType, known: str = SOURCE_SCHEMA) -> None:
-    """Raises ConfigError unless the schema a user asked for has only columns of ``known`` with types they can have, in any order."""
+    """Raises ConfigError unless the schema a user asked for has only columns of ``known`` with
+    types they can have, in any order.
+    """
     refuse_equal_names(schema.names)
     for column in schema.fields:
         types = _TYPES.get(column.name)
-        if types is None or (f"{column.name} " not in known and column.name != TIMESTAMP_COLUMN_NAME):
+        if types is None or (
+            f"{column.name} " not in known and column.name != TIMESTAMP_COLUMN_NAME
+        ):
             has = f"{known}, {TIMESTAMP_COLUMN_NAME} timestamp"
-            raise ConfigError(reason=f"column {column.name!r} does not exist; the source has: {has} (value may be string)")
+            raise ConfigError(
+                reason=(
+                    f"column {column.name!r} does not exist; the source has: {has} (value may be"
+                    " string)"
+                )
+            )
         kind = column.dataType.simpleString()
-        if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in FIELDS_COLUMN_TYPES):
-            wanted = FIELDS_COLUMN_TYPES[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
+        if not isinstance(column.dataType, types) or (
+            types == (MapType,) and kind not in FIELDS_COLUMN_TYPES
+        ):
+            wanted = (
+                FIELDS_COLUMN_TYPES[0]
+                if types == (MapType,)
+                else " or ".join(t().simpleString() for t in types)
+            )
             raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}")

@@ -1,9 +1,11 @@
-"""The readers of one query, where several read the same queue (a self-join): they share its lease, and ack what all of them have done.
+"""The readers of one query, where several read the same queue (a self-join): they share its lease,
+and ack what all of them have done.
 
-Spark starts a process for each reader and says to none of them which query it is of. But it asks all readers of a query to plan once before it asks
-any of them again. So two readers of one driver belong together where each was first asked before the other was asked again: they are of one query, or
-of two that began at the same moment. They find each other by a file of this user, named after the driver. Where that is impossible each is on its
-own: the second is refused, and nothing is lost.
+Spark starts a process for each reader and says to none of them which query it is of. But it asks
+all readers of a query to plan once before it asks any of them again. So two readers of one driver
+belong together where each was first asked before the other was asked again: they are of one query,
+or of two that began at the same moment. They find each other by a file of this user, named after
+the driver. If that is impossible each is on its own: the second is refused, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -28,14 +30,22 @@ log = logging.getLogger("busmq_spark")
 
 
 class SelfJoinReaders:
-    """The reader ``token``, and the other readers of the same query that read from the same place."""
+    """The reader ``token``, and the other readers of the same query that read from the same
+    place.
+    """
 
     def __init__(self, options: ReadOptions, token: str) -> None:
         self.others: dict[str, dict[str, Any]] = {}
         """The others by their tokens; the leases under these count as ours."""
         self._token, self._file = token, _registry_file()
         self._me: dict[str, Any] = {
-            "where": sha256(repr((options.url, options.layout, options.links, options.subscription)).encode()).hexdigest(),
+            "where": (
+                sha256(
+                    repr(
+                        (options.url, options.layout, options.links, options.subscription)
+                    ).encode()
+                ).hexdigest()
+            ),
             "subscribe": list(options.subscribe),
             "pattern": options.subscribe_pattern,
             "topic": list(options.topic),
@@ -54,7 +64,9 @@ class SelfJoinReaders:
                 readers = state["readers"]
                 for token in [token for token in readers if is_dead(token)]:
                     del readers[token]
-                self._me["met"] = [token for token, reader in readers.items() if reader["beginning"]]
+                self._me["met"] = [
+                    token for token, reader in readers.items() if reader["beginning"]
+                ]
                 readers[self._token] = self._me
                 self.others = self._siblings(readers)
         except (OSError, ImportError) as error:
@@ -86,15 +98,24 @@ class SelfJoinReaders:
             self._token = ""
 
     def lowest_positions(self, positions: Mapping[str, Position]) -> dict[str, Position]:
-        """What all of them have done once this one has done ``positions``: nothing of a queue that one has still to begin."""
+        """Return the lowest positions of all readers after this one has reached ``positions``; none
+        for a queue that a reader has not begun.
+        """
         if not self._token:
             return dict(positions)
         with _locked_state(self._file) as state:
             readers = state["readers"]
             readers[self._token] = self._me
-            self._me["acked"].update({queue: [p.born, p.last, p.mark] for queue, p in positions.items()})
-            acked = [(other, readers.get(token, other)["acked"]) for token, other in self.others.items()]
-            found = {queue: _lowest_position(queue, position, acked) for queue, position in positions.items()}
+            self._me["acked"].update(
+                {queue: [p.born, p.last, p.mark] for queue, p in positions.items()}
+            )
+            acked = [
+                (other, readers.get(token, other)["acked"]) for token, other in self.others.items()
+            ]
+            found = {
+                queue: _lowest_position(queue, position, acked)
+                for queue, position in positions.items()
+            }
         return {queue: position for queue, position in found.items() if position is not None}
 
     def _siblings(self, readers: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -102,10 +123,16 @@ class SelfJoinReaders:
         found = {
             token: other
             for token, other in readers.items()
-            if other["where"] == self._me["where"] and (token in self._me["met"] or self._token in other["met"]) and not is_dead(token)
+            if other["where"] == self._me["where"]
+            and (token in self._me["met"] or self._token in other["met"])
+            and not is_dead(token)
         }
         unnamed = not self._me["subscribe"]
-        return {token: other for token, other in found.items() if unnamed or any(_reads_queue(other, queue) for queue in self._me["subscribe"])}
+        return {
+            token: other
+            for token, other in found.items()
+            if unnamed or any(_reads_queue(other, queue) for queue in self._me["subscribe"])
+        }
 
     def _delete_files_of_dead_drivers(self) -> None:
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -121,8 +148,12 @@ def _reads_queue(reader: Mapping[str, Any], name: str) -> bool:
     return names_queue(reader["subscribe"], reader["pattern"], reader["topic"], name)
 
 
-def _lowest_position(queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Position | None:
-    """None where one of the others that read the queue has still to begin, or has ended and may go on at a restart."""
+def _lowest_position(
+    queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> Position | None:
+    """Return None where one of the others that read the queue has still to begin, or has ended and
+    may go on at a restart.
+    """
     for other, acked in others:
         if _reads_queue(other, split_name(queue)[1]):
             born, last, mark = acked.get(queue, ("", 0, ""))
@@ -139,14 +170,20 @@ def _registry_file() -> Path:
 
 @contextmanager
 def _locked_state(file: Path) -> Iterator[dict[str, Any]]:
-    """The state in the file, for one process at a time; it is written back, or removed once it names no reader."""
+    """The state in the file, for one process at a time; it is written back, or removed once it
+    names no reader.
+    """
     import fcntl  # not everywhere
 
-    file.parent.mkdir(mode=0o700, exist_ok=True)  # what clears old files away may have taken it from a query that was idle for days
+    file.parent.mkdir(
+        mode=0o700, exist_ok=True
+    )  # what clears old files away may have taken it from a query that was idle for days
     handle = os.open(file.parent, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        state: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"readers": {}}
+        state: dict[str, Any] = (
+            json.loads(file.read_text("utf-8")) if file.exists() else {"readers": {}}
+        )
         yield state
         if state["readers"]:
             new = file.with_suffix(".new")

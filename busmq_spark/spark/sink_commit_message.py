@@ -1,4 +1,4 @@
-"""What the tasks of a sink tell its driver."""
+"""The messages of the tasks of a sink to its driver."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ if TYPE_CHECKING:
 
 
 class SinkCommitMessage(WriterCommitMessage):
-    """What a task did: the query it belongs to, the lists it staged, and under which run (None where it staged nothing).
+    """The result of a task: its query, the lists that it staged, and their run (None where it
+    staged nothing).
 
     ``base``: where the session keeps checkpoints, which the driver's half of a sink is not told.
     """
 
-    def __init__(self, query: str, staged: tuple[StagedList, ...], run: SinkRun | None = None, base: BaseLocation | None = None) -> None:
+    def __init__(
+        self,
+        query: str,
+        staged: tuple[StagedList, ...],
+        run: SinkRun | None = None,
+        base: BaseLocation | None = None,
+    ) -> None:
         self.query = query
         self.staged = staged
         self.run = run
@@ -32,9 +39,17 @@ def base_location(messages: Sequence[WriterCommitMessage | None]) -> BaseLocatio
     return next((m.base for m in messages if isinstance(m, SinkCommitMessage)), BaseLocation())
 
 
-def merge_outcomes(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[StagedList], SinkRun | None]:
-    """The query, all staged lists in partition order (Spark aligns the messages with the partitions), and their run."""
+def merge_outcomes(
+    messages: Sequence[WriterCommitMessage | None],
+) -> tuple[str, list[StagedList], SinkRun | None]:
+    """The query, all staged lists in partition order (Spark aligns the messages with the
+    partitions), and their run.
+    """
     outcomes = [m for m in messages if isinstance(m, SinkCommitMessage)]
     runs = [m.run for m in outcomes if m.run is not None]
     run = next((run for run in runs if run.before), runs[0] if runs else None)
-    return next((m.query for m in outcomes if m.query), ""), [s for m in outcomes for s in m.staged], run
+    return (
+        next((m.query for m in outcomes if m.query), ""),
+        [s for m in outcomes for s in m.staged],
+        run,
+    )

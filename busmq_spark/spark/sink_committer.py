@@ -1,4 +1,6 @@
-"""The half of a sink that the driver runs: it makes a staged batch visible at once, in order, exactly once (rules in core/sink.py)."""
+"""The half of a sink that the driver runs: it makes a staged batch visible at once, in order,
+exactly once (rules in core/sink.py).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from busmq_spark.errors import (
     StaleRun,
 )
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.checkpoint_offset_log import find_checkpoint, read_batch_span, sync_batch_to_disk
+from busmq_spark.spark.checkpoint_offset_log import (
+    find_checkpoint,
+    read_batch_span,
+    sync_batch_to_disk,
+)
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.sink_commit_message import base_location, merge_outcomes
 from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
@@ -41,15 +47,30 @@ class SinkCommitter:
         self._store = store
 
     def commit(
-        self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", run: SinkRun | None = None
+        self,
+        sink: str,
+        batch: int,
+        staged: Sequence[StagedList],
+        query: str = "",
+        span: str = "",
+        run: SinkRun | None = None,
     ) -> tuple[StagedList, ...]:
-        """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
+        """Append the batch; the result is what it consisted of. Safe to repeat: rows already
+        appended are not appended again.
+        """
         if not sink:
-            raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
+            raise ConfigError(
+                reason=(
+                    "Spark gave the tasks no id of their query, so the sink has no name; set option"
+                    " sinkId, one for each query"
+                )
+            )
         self._warn_if_queue_changed(sink, run)
         held = self._record(sink, batch, staged, query, span, run.epoch if run else 0)
         kept = {s.key for s in held}
-        self._store.discard([s for s in staged if s.key not in kept])  # before a full queue may end this
+        self._store.discard(
+            [s for s in staged if s.key not in kept]
+        )  # before a full queue may end this
         parts = by_queue(held)
         done = self._store.commit_many(sink, batch, held) if len(parts) > 1 else {}
         for queue, part in parts.items():
@@ -61,14 +82,18 @@ class SinkCommitter:
         queue = self._options.queue
         if run is not None and run.before and queue is not None and queue not in run.before:
             log.warning(
-                "Sink %s wrote its last batch to %s and writes to queue %r now: what it wrote before stays where it is, and of a batch that was "
-                "recorded then, what is missing still goes there. With a new checkpoint everything goes to the new queue",
+                "Sink %s wrote its last batch to %s and writes to queue %r now: what it wrote"
+                " before stays where it is, and of a batch that was recorded then, what is missing"
+                " still goes there. With a new checkpoint everything goes to the new queue",
                 *(sink, ", ".join(map(repr, run.before[:5])), queue),
             )
 
-    def _record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
+    def _record(
+        self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int
+    ) -> tuple[StagedList, ...]:
         if not staged:
-            # A batch without rows is not recorded: the record of the last one with rows stays. Rows that were recorded under its number are appended.
+            # A batch without rows is not recorded: the record of the last one with rows stays. Rows
+            # that were recorded under its number are appended.
             return self._store.recorded(sink, batch)
         try:
             return self._record_for_targets(sink, batch, staged, query, span, epoch)
@@ -80,7 +105,9 @@ class SinkCommitter:
                 self._store.discard(staged)
             raise
 
-    def _record_for_targets(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
+    def _record_for_targets(
+        self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int
+    ) -> tuple[StagedList, ...]:
         """Record the batch. Raises SinkTargetsChanged where the record is for other targets."""
         try:
             held = self._store.record(sink, batch, staged, query, span, epoch)
@@ -91,7 +118,14 @@ class SinkCommitter:
         self._check_targets(sink, batch, held, staged, query)
         return held
 
-    def _check_targets(self, sink: str, batch: int, held: Sequence[StagedList], staged: Sequence[StagedList], query: str) -> None:
+    def _check_targets(
+        self,
+        sink: str,
+        batch: int,
+        held: Sequence[StagedList],
+        staged: Sequence[StagedList],
+        query: str,
+    ) -> None:
         """Compare what is on record with a write whose options name its target.
 
         Rows of a query that name their queues may differ when a batch comes again:
@@ -105,7 +139,9 @@ class SinkCommitter:
             raise targets_changed(sink, batch, before, now)
 
     def abort(self, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
-        """Remove staged rows that were not recorded. A recorded batch stays: the next run of the query goes on with it."""
+        """Remove staged rows that were not recorded. A recorded batch stays: the next run of the
+        query goes on with it.
+        """
         kept = {s.key for s in self._store.recorded(sink, batch)} if sink else set()
         self._store.discard([s for s in staged if s.key not in kept])
 
@@ -122,18 +158,33 @@ class SinkCommitter:
             full.wait_for_room(queue, rest.maxsize, rest.left)
 
 
-def commit_stream_batch(options: WriteOptions, checkpoint: str, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """What the tasks of a batch of a query have staged."""
+def commit_stream_batch(
+    options: WriteOptions,
+    checkpoint: str,
+    batch: int,
+    messages: Sequence[WriterCommitMessage | None],
+) -> None:
+    """Commit the lists that the tasks of a batch have staged."""
     freeze_imports()
     query, staged, run = merge_outcomes(messages)
     committer = SinkCommitter(options, sink_store(options))
     checkpoint = find_checkpoint(checkpoint, base_location(messages), query)
     sync_batch_to_disk(checkpoint, batch)
-    committer.commit(options.sink or query, batch, staged, query, read_batch_span(checkpoint, batch), run)
+    committer.commit(
+        options.sink or query, batch, staged, query, read_batch_span(checkpoint, batch), run
+    )
 
 
-def commit_write(options: WriteOptions, columns: SinkColumns, messages: Sequence[WriterCommitMessage | None], *, truncate: bool) -> None:
-    """What the tasks of a batch write have staged. ``truncate``: into queues that are emptied before."""
+def commit_write(
+    options: WriteOptions,
+    columns: SinkColumns,
+    messages: Sequence[WriterCommitMessage | None],
+    *,
+    truncate: bool,
+) -> None:
+    """Commit the lists that the tasks of a batch write have staged. ``truncate``: into queues that
+    are emptied before.
+    """
     freeze_imports()
     store = sink_store(options)
     _, staged, run = merge_outcomes(messages)
@@ -146,16 +197,30 @@ def commit_write(options: WriteOptions, columns: SinkColumns, messages: Sequence
         store.forget(run.sink, staged)
 
 
-def discard_staged(options: WriteOptions, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
-    """Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one."""
+def discard_staged(
+    options: WriteOptions, sink: str, batch: int, staged: Sequence[StagedList]
+) -> None:
+    """Only tidying up: staged lists expire by themselves, and a second error must not hide the
+    first.
+    """
     with suppress(BusError):
         SinkCommitter(options, sink_store(options)).abort(sink, batch, staged)
 
 
-def _queues_to_empty(options: WriteOptions, columns: SinkColumns, store: WriteStore, staged: Sequence[StagedList]) -> list[str]:
-    """What mode overwrite empties: every queue that gets rows, or the one of the option; of a topic every partition."""
+def _queues_to_empty(
+    options: WriteOptions, columns: SinkColumns, store: WriteStore, staged: Sequence[StagedList]
+) -> list[str]:
+    """Return the queues that mode overwrite empties: each queue that gets rows, or the one of the
+    option; of a topic each partition.
+    """
     named = dict.fromkeys([s.queue for s in staged] or ([columns.queue] if columns.queue else []))
     if columns.topic is None:
         return list(named)
-    topics = {place[0]: None for queue in named if (place := topic_partition(queue))} or dict.fromkeys(filter(None, [columns.topic.topic]))
-    return [queue for topic in topics for queue in partition_queues(topic, store.partitions(topic, options.partitions))]
+    topics = {
+        place[0]: None for queue in named if (place := topic_partition(queue))
+    } or dict.fromkeys(filter(None, [columns.topic.topic]))
+    return [
+        queue
+        for topic in topics
+        for queue in partition_queues(topic, store.partitions(topic, options.partitions))
+    ]

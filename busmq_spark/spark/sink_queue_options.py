@@ -1,4 +1,4 @@
-"""What the options of a sink say of the queues it writes to."""
+"""The options of a sink about the queues that it writes to."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 
 
 def queue_creation(options: WriteOptions) -> QueueCreateOptions:
-    """What a sink writes when a queue does not exist."""
+    """Return the settings of a queue that a sink creates."""
     return QueueCreateOptions(options.create, options.ttl_s, options.maxsize)
 
 
 def full_queue_wait(options: WriteOptions) -> FullQueueWait:
-    """What a sink does while a queue is full."""
+    """Return the wait of a sink for a full queue."""
     return FullQueueWait(options.full_timeout_ms if options.on_full == "block" else 0)

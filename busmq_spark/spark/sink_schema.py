@@ -1,6 +1,7 @@
-"""What rows a sink accepts, and how an Arrow batch becomes values per queue.
+"""The accepted rows of a sink, and their values per queue in an Arrow batch.
 
-Arrow and numpy are imported where there are rows: each process that plans or commits imports this, and has none.
+Arrow and numpy are imported where there are rows: each process that plans or commits imports this,
+and has none.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ _TYPES = {
     "index": (IntegerType,),
 }
 NULL_TOPIC_REMEDY = "a message cannot be. Filter them, or use coalesce()"
-NULL_KEY_REMEDY = "the key of a message cannot be. Filter them, use coalesce(), or leave the column out"
+NULL_KEY_REMEDY = (
+    "the key of a message cannot be. Filter them, use coalesce(), or leave the column out"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicColumns:
-    """The columns that choose topic and partition of a row; None: there is none, or another one goes before it."""
+    """The columns that choose topic and partition of a row; a column is None when it is missing, or
+    when another one overrides it.
+    """
 
     topic: str | None
     topic_column: str | None
@@ -45,49 +50,76 @@ class TopicColumns:
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Where the value and the queue, or topic and partition, of a row come from. An option wins over a column, as Kafka's ``topic`` does."""
+    """The columns of the value and the queue, or topic and partition, of a row. An option wins over
+    a column, as Kafka's ``topic`` does.
+    """
 
     value: str
     queue_column: str | None
     queue: str | None
     topic: TopicColumns | None = None
-    """Where topic and partition come from, for rows that go to topics; then ``queue_column`` and ``queue`` are None."""
+    """The columns of topic and partition, for rows that go to topics; then ``queue_column`` and
+    ``queue`` are None.
+    """
 
     @classmethod
     def of(cls, schema: StructType, queue: str | None, topic: str | None = None) -> SinkColumns:
-        """``queue`` and ``topic`` are the options, of which one may be given. ``id``, ``index`` and ``source`` are allowed, and so is what else the
-        source gives where an option says where rows go.
+        """``queue`` and ``topic`` are the options, of which one may be given. ``id``, ``index`` and
+        ``source`` are allowed, and so is what else the source gives where an option says where rows
+        go.
 
-        Raises ConfigError for a missing or unknown column, two of one name, a wrong type, for no queue and no topic, or for both.
+        Raises ConfigError for a missing or unknown column, two of one name, a wrong type, for no
+        queue and no topic, or for both.
         """
         refuse_equal_names(schema.names)
         found: dict[str, str] = {}
         if "value" not in map(str.lower, schema.names):
-            raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")
+            raise ConfigError(
+                reason=(
+                    "column 'value' is missing; the rows have:"
+                    f" {', '.join(schema.names) or 'no columns'}"
+                )
+            )
         for column in schema.fields:
             name = column.name.lower()
             types = _TYPES.get(name)
             if types is None:
                 raise ConfigError(
-                    reason=f"column {column.name!r} has no place; the sink takes value (string or binary) and queue (string), or for topics topic "
-                    "(string), partition (int) and key (string or binary)"
+                    reason=(
+                        f"column {column.name!r} has no place; the sink takes value (string or"
+                        " binary) and queue (string), or for topics topic (string), partition"
+                        " (int) and key (string or binary)"
+                    )
                 )
             if not isinstance(column.dataType, types):
                 wanted = " or ".join(t().simpleString() for t in types)
                 kind = column.dataType.simpleString()
-                remedy = "; use to_json(struct(...)) for a structured value" if name == "value" else ""
-                raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}{remedy}")
+                remedy = (
+                    "; use to_json(struct(...)) for a structured value" if name == "value" else ""
+                )
+                raise ConfigError(
+                    reason=f"column {column.name!r} is {kind}; expected {wanted}{remedy}"
+                )
             found[name] = column.name
         if columns := _topic_columns(found, queue, topic):
             return cls(found["value"], None, None, columns)
         if queue is None and "queue" not in found:
-            raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic")
+            raise ConfigError(
+                reason=(
+                    "no queue is named: set option 'queue', or give the rows a column queue; for a"
+                    " topic option or column topic"
+                )
+            )
         return cls(found["value"], None if queue else found["queue"], queue)
 
-    def values_by_queue(self, batches: Iterable[Any], topics: TopicPartitioner | None = None) -> Iterator[dict[str, list[bytes]]]:
-        """The values of record batches per queue, each in row order; of many queues those of several batches at once. ``topics``: for such rows.
+    def values_by_queue(
+        self, batches: Iterable[Any], topics: TopicPartitioner | None = None
+    ) -> Iterator[dict[str, list[bytes]]]:
+        """The values of record batches per queue, each in row order; of many queues those of
+        several batches at once. ``topics``: for such rows.
 
-        Spark's batches have 10,000 rows: ten for each of 1,000 queues, and a call to Redis with ten costs nearly as much as one with fifty.
+        Spark's batches have 10,000 rows: ten for each of 1,000 queues, and a call to Redis with ten
+        costs nearly as much as one with fifty.
         """
         found: dict[str, list[bytes]] = {}
         size = 0
@@ -101,8 +133,12 @@ class SinkColumns:
         if found:
             yield found
 
-    def values_of_batch_by_queue(self, batch: Any, topics: TopicPartitioner | None = None) -> Iterator[tuple[str, list[bytes]]]:
-        """The values of a record batch per queue, each in row order. Raises MessageRefused for a NULL."""
+    def values_of_batch_by_queue(
+        self, batch: Any, topics: TopicPartitioner | None = None
+    ) -> Iterator[tuple[str, list[bytes]]]:
+        """The values of a record batch per queue, each in row order. Raises MessageRefused for a
+        NULL.
+        """
         if batch.num_rows == 0:
             return
         values = filled_column(batch, self.value)
@@ -114,7 +150,11 @@ class SinkColumns:
             import pyarrow as pa
 
             found = list(topics.rows_by_queue(batch))
-            sorted_values = as_binary_array(values.take(pa.array(np.concatenate([rows for _, rows in found]))) if len(found) > 1 else values)
+            sorted_values = as_binary_array(
+                values.take(pa.array(np.concatenate([rows for _, rows in found])))
+                if len(found) > 1
+                else values
+            )
             at = 0
             for queue, rows in found:
                 yield queue, sorted_values[at : at + len(rows)]
@@ -127,10 +167,19 @@ class SinkColumns:
         coded = names.dictionary_encode()
         queues = coded.dictionary.to_pylist()
         if "" in queues:
-            raise MessageRefused(reason=f"column {self.queue_column!r} is empty in some rows; expected the name of a queue")
-        sorted_values = as_binary_array(values.take(pc.array_sort_indices(coded.indices)))  # stable: rows of a queue keep their order
+            raise MessageRefused(
+                reason=(
+                    f"column {self.queue_column!r} is empty in some rows; expected the name of a"
+                    " queue"
+                )
+            )
+        sorted_values = as_binary_array(
+            values.take(pc.array_sort_indices(coded.indices))
+        )  # stable: rows of a queue keep their order
         at = 0
-        for queue, count in zip(queues, pc.value_counts(coded.indices).field("counts").to_pylist(), strict=True):
+        for queue, count in zip(
+            queues, pc.value_counts(coded.indices).field("counts").to_pylist(), strict=True
+        ):
             yield queue, sorted_values[at : at + count]
             at += count
 
@@ -138,22 +187,44 @@ class SinkColumns:
         """A record batch of Spark rows, for Spark versions that hand over rows."""
         import pyarrow as pa
 
-        of_topics = (self.topic.topic_column, self.topic.partition_column, self.topic.key_column) if self.topic else ()
+        of_topics = (
+            (self.topic.topic_column, self.topic.partition_column, self.topic.key_column)
+            if self.topic
+            else ()
+        )
         names = [self.value, *filter(None, (self.queue_column, *of_topics))]
         return pa.RecordBatch.from_pydict({name: [row[name] for row in rows] for name in names})
 
 
-def _topic_columns(found: Mapping[str, str], queue: str | None, topic: str | None) -> TopicColumns | None:
-    """Where the topic of a row comes from; None where rows go to queues. Raises ConfigError for what says both, or chooses a partition of none."""
+def _topic_columns(
+    found: Mapping[str, str], queue: str | None, topic: str | None
+) -> TopicColumns | None:
+    """Return the columns of a row's topic; return None where rows go to queues. Raises ConfigError
+    for what says both, or chooses a partition of none.
+    """
     if topic is None and (queue is not None or "topic" not in found):
-        if strange := [found[name] for name in ("key", "partition") if name in found and (name == "key" or queue is None)]:
-            reason = f"column {strange[0]!r} chooses a partition of a topic, and these rows go to queues; leave it out, or name a topic"
+        if strange := [
+            found[name]
+            for name in ("key", "partition")
+            if name in found and (name == "key" or queue is None)
+        ]:
+            reason = (
+                f"column {strange[0]!r} chooses a partition of a topic, and these rows go to"
+                " queues; leave it out, or name a topic"
+            )
             raise ConfigError(reason=reason)
         return None
     if topic is None and "queue" in found:
-        raise ConfigError(reason="columns 'queue' and 'topic' both say where a row goes; leave one out, or set option 'queue' or 'topic'")
+        raise ConfigError(
+            reason=(
+                "columns 'queue' and 'topic' both say where a row goes; leave one out, or set"
+                " option 'queue' or 'topic'"
+            )
+        )
     partition = found.get("partition")
-    return TopicColumns(topic, None if topic else found["topic"], partition, None if partition else found.get("key"))
+    return TopicColumns(
+        topic, None if topic else found["topic"], partition, None if partition else found.get("key")
+    )
 
 
 def filled_column(batch: Any, name: str) -> Any:
@@ -161,7 +232,11 @@ def filled_column(batch: Any, name: str) -> Any:
     column = batch.column(batch.schema.get_field_index(name))
     if column.null_count:
         remedy = NULL_KEY_REMEDY if name.lower() == "key" else NULL_TOPIC_REMEDY
-        raise MessageRefused(reason=f"column {name!r} is NULL in {column.null_count} of {batch.num_rows} rows; {remedy}")
+        raise MessageRefused(
+            reason=(
+                f"column {name!r} is NULL in {column.null_count} of {batch.num_rows} rows; {remedy}"
+            )
+        )
     return column
 
 
@@ -170,6 +245,8 @@ def as_binary_array(values: Any) -> list[bytes]:
     import pyarrow as pa
 
     if not pa.types.is_binary(values.type):
-        values = values.cast(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())
+        values = values.cast(
+            pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary()
+        )
     found: list[bytes] = values.to_pylist()
     return found

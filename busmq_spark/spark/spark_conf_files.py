@@ -1,4 +1,6 @@
-"""What the installation of Spark says by itself: the files of its ``conf`` folders, which Java reads when it starts."""
+"""The settings of the Spark installation: the files of its ``conf`` folders, which Java reads when
+it starts.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ def conf_file_has_word(file: str, word: str) -> bool:
 
 
 def spark_default(name: str) -> str | None:
-    """What spark-defaults.conf says of a setting; None: nothing."""
-    lines = [line.replace("=", " ", 1).split(maxsplit=1) for text in _read_conf_files("spark-defaults.conf") for line in text.splitlines()]
+    """Return the value of a setting in spark-defaults.conf; return None when it has none."""
+    lines = [
+        line.replace("=", " ", 1).split(maxsplit=1)
+        for text in _read_conf_files("spark-defaults.conf")
+        for line in text.splitlines()
+    ]
     return next((line[1].strip() for line in lines if len(line) == 2 and line[0] == name), None)
 
 

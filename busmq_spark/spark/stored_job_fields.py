@@ -1,4 +1,6 @@
-"""The column ``fields`` of the source: fields of the jobs that messages name, as they are stored when the task reads them."""
+"""The column ``fields`` of the source: fields of the jobs that messages name, as they are stored
+when the task reads them.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,30 @@ class StoredJobFieldsReader:
         self._store, self._names = store, check_job_field_names(names)
 
     def column(self, rows: ConsecutiveMessages, kind: Any) -> Any:
-        """For each message a map: field → its bytes, or its JSON as text; without those that are missing. NULL for a message that names no job."""
+        """For each message a map: field → its bytes, or its JSON as text; without those that are
+        missing. NULL for a message that names no job.
+        """
         found: list[list[tuple[str, bytes]] | None] = []
         for at in range(0, len(rows.values), MESSAGES_PER_CALL):
-            jobs = [_job_id(value) for value in rows.values.slice(at, MESSAGES_PER_CALL).to_pylist()]
+            jobs = [
+                _job_id(value) for value in rows.values.slice(at, MESSAGES_PER_CALL).to_pylist()
+            ]
             stored = iter(self._read_fields(rows.queue, [job for job in jobs if job is not None]))
             found += [None if job is None else self._present_fields(next(stored)) for job in jobs]
         return pa.array(found, kind)
 
     def _read_fields(self, queue: str, jobs: Sequence[str]) -> list[list[bytes | None]]:
         cluster = self._store.keys(queue).cluster
-        return self._store.run(queue, flows.read_fields_of([JobKeys(job, cluster) for job in jobs], self._names))
+        return self._store.run(
+            queue, flows.read_fields_of([JobKeys(job, cluster) for job in jobs], self._names)
+        )
 
     def _present_fields(self, stored: Sequence[bytes | None]) -> list[tuple[str, bytes]]:
-        return [(name, flows.field_bytes(name, value)) for name, value in zip(self._names, stored, strict=True) if value is not None]
+        return [
+            (name, flows.field_bytes(name, value))
+            for name, value in zip(self._names, stored, strict=True)
+            if value is not None
+        ]
 
 
 def _job_id(value: bytes) -> str | None:

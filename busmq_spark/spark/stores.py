@@ -1,4 +1,6 @@
-"""Which store the options mean: Redis itself, links to federation servers, or both under one roof."""
+"""Which store the options mean: Redis itself, links to federation servers, or both under one
+roof.
+"""
 
 from __future__ import annotations
 
@@ -30,32 +32,55 @@ if TYPE_CHECKING:  # they need websockets, which only queries with links do
 
 
 PLANNING_PATIENCE_S = 1.0
-"""How long a planner's link is tried before it counts as away: one that broke is opened again in less."""
+"""Seconds for which a planner's link is tried before it counts as away: one that broke is opened
+again in less.
+"""
 DRIVER_PATIENCE_S = 30.0
-"""How long it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt the waiting thread: stopping a query would wait, too."""
+"""Seconds for which it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt
+the waiting thread: stopping a query would wait, too.
+"""
 
 
 # Few queries have links, which take a package of their own.
 _LINKS = "federation.url (on the driver and on executors)"
-_federation_address: DeferredImport[type[FederationAddress]] = DeferredImport("federation.address", "FederationAddress", needed_by=_LINKS)
+_federation_address: DeferredImport[type[FederationAddress]] = DeferredImport(
+    "federation.address", "FederationAddress", needed_by=_LINKS
+)
 _open_detected: DeferredImport[Callable[..., FederationStore]] = DeferredImport(
     "federation.npm_servers.protocol_detecting_store", "open_detected", needed_by=_LINKS
 )
 
 
-def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
-    """Where a link leads, and what to show there. Raises LocalToolMissing where the package for web sockets is not installed."""
-    trust = (options.link_ca, options.link_certificate, options.link_key, options.link_check_hostname)
-    return _federation_address.get()(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link))
+def link_address(
+    options: StoreOptions, link: str, patience_s: float = PATIENCE_S
+) -> FederationAddress:
+    """Return the address of a link, with the secret for it. Raises LocalToolMissing where the
+    package for web sockets is not installed.
+    """
+    trust = (
+        options.link_ca,
+        options.link_certificate,
+        options.link_key,
+        options.link_check_hostname,
+    )
+    return _federation_address.get()(
+        dict(options.links)[link],
+        options.secret_of(link) or "",
+        *trust,
+        patience_s,
+        options.in_url(link),
+    )
 
 
 def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationStore:
-    """A new store behind a federation server; nothing is connected yet."""
+    """Return a new store of a federation server; nothing is connected yet."""
     return _open_detected.get()(link_address(options, link, patience_s))
 
 
 def check_links(options: StoreOptions) -> None:
-    """Raises ConfigError for what can be known to be wrong with addresses, secrets and TLS files before anything is connected."""
+    """Raises ConfigError for what can be known to be wrong with addresses, secrets and TLS files
+    before anything is connected.
+    """
     for link, _ in options.links:
         address = link_address(options, link)
         address.parse_url()
@@ -64,26 +89,41 @@ def check_links(options: StoreOptions) -> None:
 
 
 def planning_store(options: ReadOptions, *, quiet: bool = False) -> PlanningStore:
-    """A new store for the driver of a stream. With onUnavailable=wait an unreachable link is left out; ``quiet`` does not log it."""
+    """A new store for the driver of a stream. With onUnavailable=wait an unreachable link is left
+    out; ``quiet`` does not log it.
+    """
     if not options.links:
         return open_redis(options)
     if options.on_unavailable == "fail":
         return _multi_source_store(options, 0.0)
     callers: dict[str, StoreCaller] = {
-        link: ThreadedStoreCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
+        link: ThreadedStoreCaller(
+            link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet
+        )
+        for link, _ in options.links
     }
     return MultiSourceStore({**_redis_caller(options), **callers})
 
 
 def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
-    """A new store for a caller that needs all its sources: a batch read, a task. With onUnavailable=wait it waits so long for links."""
-    return _multi_source_store(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
+    """A new store for a caller that needs all its sources: a batch read, a task. With
+    onUnavailable=wait it waits so long for links.
+    """
+    return (
+        _multi_source_store(options, patience_s if options.on_unavailable == "wait" else 0.0)
+        if options.links
+        else open_redis(options)
+    )
 
 
 def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiSourceStore:
-    # The caller waits, and logs once when that begins and once when it ends; the link underneath shall not do so, too.
+    # The caller waits, and logs once when that begins and once when it ends; the link underneath
+    # shall not do so, too.
     link_s = PLANNING_PATIENCE_S if patience_s else PATIENCE_S
-    callers = {link: SameThreadStoreCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
+    callers = {
+        link: SameThreadStoreCaller(link, open_link(options, link, link_s), patience_s)
+        for link, _ in options.links
+    }
     return MultiSourceStore({**_redis_caller(options), **callers})
 
 
@@ -116,15 +156,28 @@ def push_listeners(options: ReadOptions, store: PlanningStore, notified: Event) 
     if isinstance(store, RedisStore):
         return RedisPushListeners(store, notified)
     assert isinstance(store, MultiSourceStore)
-    own = {"": [RedisPushListeners(store.redis_store, notified)]} if store.redis_store is not None else {}
-    return MultiSourcePushListeners({**own, **{link: open_link(options, link).push_listeners(notified) for link, _ in options.links}})
+    own = (
+        {"": [RedisPushListeners(store.redis_store, notified)]}
+        if store.redis_store is not None
+        else {}
+    )
+    return MultiSourcePushListeners(
+        {
+            **own,
+            **{
+                link: open_link(options, link).push_listeners(notified) for link, _ in options.links
+            },
+        }
+    )
 
 
 _shared_stores = ProcessLocalCache()
 
 
 def task_store(options: StoreOptions) -> ReadStore:
-    """The store of this process for a source with these options: tasks that follow each other in one worker share its connections."""
+    """The store of this process for a source with these options: tasks that follow each other in
+    one worker share its connections.
+    """
     if not options.links:
         return shared_redis(options)
     found: ReadStore = _shared_store("source", options, lambda: patient_store(options, inf))
@@ -132,15 +185,20 @@ def task_store(options: StoreOptions) -> ReadStore:
 
 
 def sink_store(options: WriteOptions, *, task: bool = False) -> WriteStore:
-    """The store of this process for a sink: it writes to one place, which must not evict where the options say so.
+    """The store of this process for a sink: it writes to one place, which must not evict where the
+    options say so.
 
     With onUnavailable=wait a ``task`` waits for its link as long as it takes.
     """
     if not options.links:
         return _check_eviction_once(shared_redis(options), options)
     [(link, _)] = options.links
-    patience_s = (inf if task else DRIVER_PATIENCE_S) if options.on_unavailable == "wait" else PATIENCE_S
-    found: WriteStore = _shared_store("task" if task else "sink", options, lambda: open_link(options, link, patience_s))
+    patience_s = (
+        (inf if task else DRIVER_PATIENCE_S) if options.on_unavailable == "wait" else PATIENCE_S
+    )
+    found: WriteStore = _shared_store(
+        "task" if task else "sink", options, lambda: open_link(options, link, patience_s)
+    )
     return found
 
 
@@ -156,13 +214,19 @@ def _check_eviction_once(store: RedisStore, options: WriteOptions) -> RedisStore
     """The store, once this process has looked whether its servers evict."""
     key = (os.getpid(), redis_options(options))
     if key not in _eviction_checked:
-        eviction.check_eviction_policies(store.eviction_policies(), required=options.require_no_eviction)
+        eviction.check_eviction_policies(
+            store.eviction_policies(), required=options.require_no_eviction
+        )
         _eviction_checked.add(key)
     return store
 
 
 def _shared_store(use: str, options: StoreOptions, make: Callable[[], Any]) -> Any:
-    key = (os.getpid(), use, StoreOptions(**{row.name: getattr(options, row.name) for row in fields(StoreOptions)}))
+    key = (
+        os.getpid(),
+        use,
+        StoreOptions(**{row.name: getattr(options, row.name) for row in fields(StoreOptions)}),
+    )
     if key not in _shared_stores:
         _shared_stores[key] = make()
     return _shared_stores[key]

@@ -1,9 +1,13 @@
-"""The streaming reader, as Spark calls it: on the driver it plans batches and acknowledges them (planning.py), in tasks it reads ranges.
+"""The streaming reader, as Spark calls it: on the driver it plans batches and acknowledges them
+(planning.py), in tasks it reads ranges.
 
-Rule 1. A batch is a function of its two offsets. Whatever planning learns goes into the end offset; nothing else survives a restart.
-Rule 2. Acks come from ``commit``, which Spark calls with the next batch, so an idle query plans one without rows. The ``start`` that Spark hands to
-``latestOffset`` is acknowledged where it is known to be in the logs: with async progress tracking it may not be there yet.
-Rule 3. Threads and connections begin with the first call on the driver, never in ``__init__``: Spark pickles readers to its workers.
+Rule 1. A batch is a function of its two offsets. Whatever planning learns goes into the end offset;
+        nothing else survives a restart.
+Rule 2. Acks come from ``commit``, which Spark calls with the next batch, so an idle query plans one
+without rows. The ``start`` that Spark hands to ``latestOffset`` is acknowledged where it is known
+to be in the logs: with async progress tracking it may not be there yet.
+Rule 3. Threads and connections begin with the first call on the driver, never in ``__init__``:
+        Spark pickles readers to its workers.
 """
 
 from __future__ import annotations
@@ -28,20 +32,27 @@ from busmq_spark.spark.tracebacks import without_traceback
 if TYPE_CHECKING:
     from busmq_spark.spark.planning import StreamingQueryPlanner
 
-_query_planning: DeferredImport[type[StreamingQueryPlanner]] = DeferredImport("spark.planning", "StreamingQueryPlanner")
-_read_partition: DeferredImport[Callable[..., Iterator[Any]]] = DeferredImport("spark.range_partition", "read_partition")
+_query_planning: DeferredImport[type[StreamingQueryPlanner]] = DeferredImport(
+    "spark.planning", "StreamingQueryPlanner"
+)
+_read_partition: DeferredImport[Callable[..., Iterator[Any]]] = DeferredImport(
+    "spark.range_partition", "read_partition"
+)
 BLIND_PROBE_PAUSE_S = 0.2
-"""Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's location."""
+"""Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's
+location.
+"""
 WAITS_FOR_LINKS_REASON = (
-    "the query waits for all its links before its first batch: Spark before 4.2 does not show a source the checkpoint, and a batch without one of "
-    "them would drop the positions there. With onUnavailable=fail it ends instead"
+    "the query waits for all its links before its first batch: Spark before 4.2 does not show a"
+    " source the checkpoint, and a batch without one of them would drop the positions there. With"
+    " onUnavailable=fail it ends instead"
 )
 log = logging.getLogger("busmq_spark")
 
 
 @without_traceback
 class StreamReader(DataSourceStreamReader, compat.AvailableNow):
-    """One streaming source. Lives in one process per query; Spark calls it from one thread."""
+    """A streaming source. Lives in one process per query; Spark calls it from one thread."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -49,25 +60,34 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     @cached_attribute
     def _planning(self) -> StreamingQueryPlanner:
-        return _query_planning.get()(self._options, timed=TIMESTAMP_COLUMN_NAME in self._schema.names)
+        return _query_planning.get()(
+            self._options, timed=TIMESTAMP_COLUMN_NAME in self._schema.names
+        )
 
-    # -- what Spark calls on the driver ---------------------------------------------------------------------------------------------------
+    # -- what Spark calls on the driver ------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Constant: Spark asks twice, and again when it replays the first batch. Where reading begins is in that batch's end offset."""
+        """Constant: Spark asks twice, and again when it replays the first batch. The start of
+        reading is in that batch's end offset.
+        """
         return dict(offsets.INITIAL_OFFSET)
 
     def getDefaultReadLimit(self) -> Any:
-        return compat.read_limit(self._options.max_messages, self._options.max_bytes, self._options.min_messages)
+        return compat.read_limit(
+            self._options.max_messages, self._options.max_bytes, self._options.min_messages
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._planning.planner.prepare_for_available_now()
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
         """The end of the next batch.
 
-        Spark before 4.2 hands over neither start nor limit. What was planned last then stands for the start; where nothing was planned yet, a
-        checkpoint may lie anywhere: such a batch goes up to the newest message, uncapped, so that it cannot end before the checkpoint.
+        Spark before 4.2 hands over neither start nor limit. The end of the last planning then
+        stands for the start. Before any planning, a checkpoint may lie anywhere: such a batch goes
+        up to the newest message, uncapped, so that it cannot end before the checkpoint.
         """
         planning = self._planning
         freeze_imports()
@@ -78,8 +98,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest ids, from the last planning, and how many messages, of how many seconds, are behind the last batch. Of an unreachable link, the
-        ids it reported last."""
+        """Return the newest ids of the last planning, with the number of messages after the last
+        batch and their age in seconds. Of an unreachable link, the ids it reported last.
+        """
         return self._planning.report_latest_offset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -91,10 +112,12 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._planning.commit(end)
 
     def stop(self) -> None:
-        """Spark rarely calls this (spark-facts A), so nothing depends on it: leases and threads end by themselves."""
+        """Spark rarely calls this (spark-facts A), so nothing depends on it: leases and threads end
+        by themselves.
+        """
         self._planning.stop()
 
-    # -- what Spark calls in tasks --------------------------------------------------------------------------------------------------------
+    # -- what Spark calls in tasks -----------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read_partition.get()(self._options, self._schema, partition)

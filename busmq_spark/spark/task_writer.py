@@ -30,7 +30,7 @@ class TaskWriter:
     """Rows of one task into staged lists, or straight into queues."""
 
     def __init__(self, options: WriteOptions, columns: SinkColumns, write_token: str) -> None:
-        """``write_token``: what the driver has called this write, unlike any other."""
+        """``write_token`` is the driver's unique name of this write."""
         self._options = options
         self._columns = columns
         self._write_token = write_token
@@ -65,9 +65,19 @@ class TaskWriter:
         batch = _local_property(context, "streaming.sql.batchId") or str(self._options.batch or 0)
         attempt = attempt_of(query, batch, context.partitionId() if context else 0, new_token())
         if query:
-            sink, run = self._options.sink or query, _local_property(context, RUN_ID_PROPERTY) or self._write_token
+            sink, run = (
+                self._options.sink or query,
+                _local_property(context, RUN_ID_PROPERTY) or self._write_token,
+            )
         else:
-            sink, run = self._options.sink if self._options.batch is not None else f"write-{self._write_token}", self._write_token
+            sink, run = (
+                (
+                    self._options.sink
+                    if self._options.batch is not None
+                    else f"write-{self._write_token}"
+                ),
+                self._write_token,
+            )
         store = sink_store(self._options, task=True)
         appender = store.appender()
         attached: set[str] = set()
@@ -81,12 +91,17 @@ class TaskWriter:
                     attached.update(new)
                 for queue, values in parts.items():
                     appender.stage(queue, store.keys(queue).stage(attempt), values, renewal.run)
-            base = BaseLocation.of_task(query, lambda name: _local_property(context, name)) if query else None
+            base = (
+                BaseLocation.of_task(query, lambda name: _local_property(context, name))
+                if query
+                else None
+            )
             return SinkCommitMessage(query, tuple(appender.finish()), renewal.run, base)
         except LinkLost:
             raise
         except BaseException:
-            # A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
+            # A query that is started again and again on the same bad row, or on a full Redis, must
+            # not fill Redis with what it staged.
             with suppress(BusError):
                 appender.discard()
             raise
@@ -94,7 +109,9 @@ class TaskWriter:
             appender.abandon()
 
     def _topic_rows(self, store: WriteStore, appender: SinkAppender) -> TopicPartitioner | None:
-        """Where rows for topics go. Tasks, and the batches of a query, begin with different partitions."""
+        """Return the partitioner of rows for topics. Tasks, and the batches of a query, begin with
+        different partitions.
+        """
         if self._columns.topic is None:
             return None
         context = TaskContext.get()
@@ -104,7 +121,9 @@ class TaskWriter:
             appender.wait_until_stored()
             return store.partitions(topic, self._options.partitions)
 
-        return TopicPartitioner(self._columns.topic, count_partitions, batch + (context.partitionId() if context else 0))
+        return TopicPartitioner(
+            self._columns.topic, count_partitions, batch + (context.partitionId() if context else 0)
+        )
 
 
 def _local_property(context: TaskContext | None, name: str) -> str:

@@ -1,4 +1,6 @@
-"""Where the rows of a sink go in topics: column ``partition`` says it, else column ``key`` chooses, else a task fills partitions in turn."""
+"""The partitions for the rows of a sink: column ``partition`` names one, else column ``key``
+chooses, else a task fills partitions in turn.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,21 @@ from busmq_spark.spark.sink_schema import TopicColumns, as_binary_array, filled_
 
 @dataclass(slots=True)
 class TopicPartitioner:
-    """The rows of one task for topics. ``count_partitions`` says how many partitions a topic has."""
+    """The rows of one task for topics. ``count_partitions`` says how many partitions a topic
+    has.
+    """
 
     columns: TopicColumns
     count_partitions: Callable[[str], int]
     next_partition: int
-    """The partition of the next record batch, where neither its rows nor their keys say one: modulo the number of partitions."""
+    """The partition of the next record batch, where neither its rows nor their keys say one: modulo
+    the number of partitions.
+    """
     _partition_counts: dict[str, int] = field(default_factory=dict)
 
     def rows_by_queue(self, batch: Any) -> Iterator[tuple[str, Any]]:
-        """Partition queues and the rows of a record batch for each, as indices in row order; the queue of the first row comes first.
+        """Partition queues and the rows of a record batch for each, as indices in row order; the
+        queue of the first row comes first.
 
         Raises MessageRefused for a NULL and for a partition that the topic has not, TopicMissing.
         """
@@ -46,24 +53,39 @@ class TopicPartitioner:
         coded = filled_column(batch, self.columns.topic_column).dictionary_encode()
         topics = coded.dictionary.to_pylist()
         if "" in topics:
-            raise MessageRefused(reason=f"column {self.columns.topic_column!r} is empty in some rows; expected the name of a topic")
+            raise MessageRefused(
+                reason=(
+                    f"column {self.columns.topic_column!r} is empty in some rows; expected the name"
+                    " of a topic"
+                )
+            )
         return topics, coded.indices.to_numpy().astype(np.int64)
 
     def _partitions(self, batch: Any, topics: list[str], of_row: Any) -> Any:
         sizes = np.array([self._partition_count(topic) for topic in topics], np.int64)
         if self.columns.partition_column is not None:
             chosen = filled_column(batch, self.columns.partition_column).to_numpy().astype(np.int64)
-            for topic, partition in ((topics[of_row[at]], int(chosen[at])) for at in np.flatnonzero((chosen < 0) | (chosen >= sizes[of_row]))[:1]):
-                if not 0 <= partition < self._partition_count(topic, again=True):  # it may have grown
+            for topic, partition in (
+                (topics[of_row[at]], int(chosen[at]))
+                for at in np.flatnonzero((chosen < 0) | (chosen >= sizes[of_row]))[:1]
+            ):
+                if (
+                    not 0 <= partition < self._partition_count(topic, again=True)
+                ):  # it may have grown
                     raise MessageRefused(
-                        reason=f"column {self.columns.partition_column!r} is {partition} in some rows; topic {topic!r} has the partitions "
-                        f"0 to {self._partition_counts[topic] - 1}"
+                        reason=(
+                            f"column {self.columns.partition_column!r} is {partition} in some rows;"
+                            f" topic {topic!r} has the partitions 0 to"
+                            f" {self._partition_counts[topic] - 1}"
+                        )
                     )
                 return self._partitions(batch, topics, of_row)
             return chosen
         if self.columns.key_column is not None:
             keys = filled_column(batch, self.columns.key_column).dictionary_encode()
-            hashes = np.fromiter(key_hashes(as_binary_array(keys.dictionary)), np.int64, len(keys.dictionary))
+            hashes = np.fromiter(
+                key_hashes(as_binary_array(keys.dictionary)), np.int64, len(keys.dictionary)
+            )
             return hashes[keys.indices.to_numpy()] % sizes[of_row]
         self.next_partition += 1
         return (self.next_partition - 1) % sizes[of_row]

@@ -1,7 +1,8 @@
 """Our errors as the last output of a Python worker of Spark: the message alone.
 
-Spark shows the whole traceback that a worker writes, and from some calls an error of its own behind it. The message of a BusError says what was found
-and what to do. Any other error is a defect and keeps its traceback.
+Spark shows the whole traceback that a worker writes, and after some calls an error of its own. The
+message of a BusError says what was found and what to do. Any other error is a defect and keeps its
+traceback.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ C = TypeVar("C", bound=type[Any])
 
 
 def without_traceback(cls: C) -> C:
-    """Class decorator for what Spark calls: in a worker of Spark the public methods raise a BusError without its traceback."""
+    """Class decorator for what Spark calls: in a worker of Spark the public methods raise a
+    BusError without its traceback.
+    """
     for name, method in list(vars(cls).items()):
         if isinstance(method, FunctionType) and not name.startswith("_"):
             setattr(cls, name, _without_traceback(method))
@@ -50,18 +53,24 @@ def _iterate_without_traceback(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def strip_traceback(error: BusError) -> BusError:
-    """The error without its traceback. Only where the process is a worker of Spark: in any other the caller may need the traceback."""
+    """The error without its traceback. Only where the process is a worker of Spark: in any other
+    the caller may need the traceback.
+    """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or not spec.name.startswith("pyspark."):
         return error
-    os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark looks for it when it writes the error, and then ends the process
+    os.environ["SPARK_HIDE_TRACEBACK"] = (
+        "1"  # Spark looks for it when it writes the error, and then ends the process
+    )
     error.__cause__, error.__suppress_context__ = None, True
     return error.with_traceback(None)
 
 
 @without_traceback
 class FailingReader(DataSourceStreamReader):
-    """Raises at the first call: where Spark asks for a reader it hides an error behind one of its own."""
+    """A reader that raises at the first call: when Spark creates a reader it hides an error with
+    one of its own.
+    """
 
     def __init__(self, error: BusError) -> None:
         self._error = error

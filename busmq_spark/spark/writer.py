@@ -1,4 +1,6 @@
-"""The sinks, as Spark calls them: tasks stage or push rows (task_writer.py); the driver commits what was staged (sink_committer.py)."""
+"""The sinks, as Spark calls them: tasks stage or push rows (task_writer.py); the driver commits
+what was staged (sink_committer.py).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
 
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.errors import ConfigError
@@ -21,14 +27,20 @@ if TYPE_CHECKING:
     from busmq_spark.spark.task_writer import TaskWriter
 
 _task_writer: DeferredImport[type[TaskWriter]] = DeferredImport("spark.task_writer", "TaskWriter")
-_commit_stream_batch: DeferredImport[Callable[..., None]] = DeferredImport("spark.sink_committer", "commit_stream_batch")
-_commit_write: DeferredImport[Callable[..., None]] = DeferredImport("spark.sink_committer", "commit_write")
-_discard_staged: DeferredImport[Callable[..., None]] = DeferredImport("spark.sink_committer", "discard_staged")
+_commit_stream_batch: DeferredImport[Callable[..., None]] = DeferredImport(
+    "spark.sink_committer", "commit_stream_batch"
+)
+_commit_write: DeferredImport[Callable[..., None]] = DeferredImport(
+    "spark.sink_committer", "commit_write"
+)
+_discard_staged: DeferredImport[Callable[..., None]] = DeferredImport(
+    "spark.sink_committer", "discard_staged"
+)
 
 
 @without_traceback
 class _StreamSink:
-    """What both streaming writers share: everything but the shape of the rows."""
+    """The part that both streaming writers share: everything but the shape of the rows."""
 
     def __init__(self, options: WriteOptions, columns: SinkColumns, checkpoint: str) -> None:
         self._options = options
@@ -57,10 +69,18 @@ class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
         return super().write(map(self._columns.to_record_batch, compat.row_slices(iterator)))
 
 
-def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) -> DataSourceStreamWriter:
-    """The streaming writer for the Spark that runs here. ``checkpoint`` is empty where the query does not say where it is."""
+def stream_writer(
+    options: WriteOptions, columns: SinkColumns, checkpoint: str
+) -> DataSourceStreamWriter:
+    """The streaming writer for the Spark that runs here. ``checkpoint`` is empty where the query
+    does not say where it is.
+    """
     if options.batch is not None:
-        raise ConfigError(reason="batchId is for batch writes; Spark numbers the batches of a stream. Leave it out")
+        raise ConfigError(
+            reason=(
+                "batchId is for batch writes; Spark numbers the batches of a stream. Leave it out"
+            )
+        )
     if compat.StreamArrowWriter is None:
         return RowStreamWriter(options, columns, checkpoint)
     return ArrowStreamWriter(options, columns, checkpoint)
@@ -68,7 +88,9 @@ def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) 
 
 if compat.StreamArrowWriter is not None:
 
-    class ArrowStreamWriter(_StreamSink, compat.StreamArrowWriter):  # the base is not there before Spark 4.1
+    class ArrowStreamWriter(
+        _StreamSink, compat.StreamArrowWriter
+    ):  # the base is not there before Spark 4.1
         """Takes Arrow batches as they come."""
 
 
@@ -78,12 +100,21 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, columns: SinkColumns, *, overwrite: bool) -> None:
         if overwrite and not options.truncate:
-            raise ConfigError(reason="mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append")
+            raise ConfigError(
+                reason=(
+                    "mode overwrite would delete what the queue holds; say truncate=true if that is"
+                    " meant, or use mode append"
+                )
+            )
         if overwrite and options.batch is not None:
             raise ConfigError(
-                reason="a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append"
+                reason=(
+                    "a batch with a batchId is appended once, and mode overwrite would delete it"
+                    " when it comes again; use mode append"
+                )
             )
-        # What tasks push at once would be there before the old messages are deleted, and deleted with them.
+        # Rows that tasks push at once would be stored before the old messages are deleted, and
+        # deleted with them.
         self._options = replace(options, delivery="exactly-once") if overwrite else options
         self._columns = columns
         self._truncate = overwrite

@@ -1,1 +1,3 @@
-"""Where the messages are: what a source and a sink ask of a queue, and Redis' answer. Federation serves the same to other data centres."""
+"""The place of the messages: the operations of a source and a sink on a queue, and their
+implementation in Redis. Federation serves the same to other data centres.
+"""

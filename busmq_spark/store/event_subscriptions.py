@@ -16,7 +16,7 @@ from busmq_spark.store.event_table_cache import EventTableCache
 
 
 class EventSubscriptionsMixin:
-    """What a RedisStore can do with subscriptions to events."""
+    """The methods of a RedisStore for subscriptions to events."""
 
     keys: Callable[[str], QueueKeys]
     event_tables: EventTableCache
@@ -24,18 +24,25 @@ class EventSubscriptionsMixin:
     _links: list[Link]
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
-        """As the store's."""
+        """Return the states, like the store."""
         raise NotImplementedError
 
-    def _run_per_server(self, queues: Sequence[str], flow: Callable[[Sequence[str]], Flow[list[Any]]]) -> dict[str, Any]:
-        """As the store's."""
+    def _run_per_server(
+        self, queues: Sequence[str], flow: Callable[[Sequence[str]], Flow[list[Any]]]
+    ) -> dict[str, Any]:
+        """Run a flow for each server, like the store."""
         raise NotImplementedError
 
     def event_subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it."""
         return self._link_of_subscription_table().run(event_routing.read_table())
 
-    def route_events(self, events: Sequence[Sequence[str]], may: Callable[[str], bool] = lambda _: True, owner: str = LOCAL_OWNER) -> list[list[str]]:
+    def route_events(
+        self,
+        events: Sequence[Sequence[str]],
+        may: Callable[[str], bool] = lambda _: True,
+        owner: str = LOCAL_OWNER,
+    ) -> list[list[str]]:
         """The queues for events with such keys, of those that ``may`` names.
 
         A queue that is full or gone is left out where peers alone have subscribed it,
@@ -50,25 +57,34 @@ class EventSubscriptionsMixin:
         found = [{queue: who for queue, who in each.items() if queue in allowed} for each in found]
         foreign = {queue for each in found for queue, owners in each.items() if is_foreign(owners)}
         closed = self._closed_queues(sorted(foreign))
-        return [[q for q, who in each.items() if not (q in closed and is_foreign(who))] for each in found]
+        return [
+            [q for q, who in each.items() if not (q in closed and is_foreign(who))]
+            for each in found
+        ]
 
     def is_of_peers(self, queue: str) -> bool:
         """Whether peers alone have subscribed the queue, to whatever."""
         return self.event_tables.is_of_peers(queue, self._link_of_subscription_table().run)
 
     def _closed_queues(self, queues: Sequence[str]) -> set[str]:
-        """Those that take no message now."""
+        """Return the queues that take no message now."""
         if not queues:
             return set()
         states = self.states(dict.fromkeys(queues, -1))
 
         def origins(part: Sequence[str]) -> Flow[list[bytes | None]]:
             metadata = [self.keys(queue).metadata for queue in part]
-            found: list[bytes | None] = yield [command("HGET", key, "mirror_of") for key in metadata]
+            found: list[bytes | None] = yield [
+                command("HGET", key, "mirror_of") for key in metadata
+            ]
             return found
 
         mirrored = self._run_per_server(queues, origins)
-        full = {queue for queue, state in states.items() if state.maxsize and state.waiting >= state.maxsize}
+        full = {
+            queue
+            for queue, state in states.items()
+            if state.maxsize and state.waiting >= state.maxsize
+        }
         return full | {queue for queue in queues if mirrored[queue] or not states[queue].exists}
 
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
@@ -76,8 +92,10 @@ class EventSubscriptionsMixin:
         change = event_routing.unsubscribe if end else event_routing.subscribe
         self._link_of_subscription_table().run(change(patterns, queue, new_token()))
 
-    def subscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str, most: int) -> bool:
-        """The same for a peer of a federation server. Whether the rows are there."""
+    def subscribe_events_as_peer(
+        self, queue: str, patterns: Sequence[str], owner: str, most: int
+    ) -> bool:
+        """Subscribe for a peer of a federation server. Whether the rows are there."""
         flow = event_routing.subscribe_as_peer(patterns, queue, new_token(), owner, most)
         return self._link_of_subscription_table().run(flow)
 

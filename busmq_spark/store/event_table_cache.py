@@ -32,7 +32,9 @@ class EventTableCache:
             self._table = run(read_subscribers(self._table))
             return self._table.is_of_peers(queue)
 
-    def owners_by_queue(self, events: Sequence[Sequence[str]], run: Callable[[Any], EventRoutingTable]) -> list[dict[str, frozenset[str]]]:
+    def owners_by_queue(
+        self, events: Sequence[Sequence[str]], run: Callable[[Any], EventRoutingTable]
+    ) -> list[dict[str, frozenset[str]]]:
         """For each event, with its keys, the queues it goes to and who has subscribed them."""
         with self._lock:
             self._table = run(read_subscribers(self._table))

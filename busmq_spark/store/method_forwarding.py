@@ -1,4 +1,6 @@
-"""Methods that pass their arguments on, made of the method of the protocol that they satisfy: name, parameters and result are said once, there."""
+"""Methods that pass their arguments on, made of the method of the protocol that they satisfy: name,
+parameters and result are said once, there.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,14 @@ def make_per_queue_method(method: Method[P, T]) -> Method[P, T]:
 
 
 class MultiQueueCallSplitter(ABC):
-    """The operations whose first argument says queues and whose answer is by queue. How several stores, or calls, share them is :meth:`ask_each`."""
+    """The operations whose first argument says queues and whose answer is by queue. The subclass
+    shares them out to several stores, or calls, in :meth:`ask_each`.
+    """
 
     @abstractmethod
-    def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
+    def ask_each(
+        self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any
+    ) -> dict[str, Any]:
         """The answers to an operation, under the names of the queues."""
 
     attach = make_per_queue_method(ReadStore.attach)
@@ -57,7 +63,15 @@ class MultiQueueCallSplitter(ABC):
 
 
 def restrict_to(queues: Sequence[str], argument: Any, source: str = "") -> Any:
-    """What an argument says of these queues of a source: a part of a mapping, the queues themselves of a list, anything else as it is."""
+    """Return the part of an argument for these queues of a source: a part of a mapping, the queues
+    themselves of a list, anything else unchanged.
+    """
     if isinstance(argument, Mapping):
-        return {queue: argument[name] for queue in queues if (name := qualified_name(source, queue)) in argument}
-    return queues if isinstance(argument, Collection) and not isinstance(argument, str) else argument
+        return {
+            queue: argument[name]
+            for queue in queues
+            if (name := qualified_name(source, queue)) in argument
+        }
+    return (
+        queues if isinstance(argument, Collection) and not isinstance(argument, str) else argument
+    )

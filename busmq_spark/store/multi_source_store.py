@@ -1,6 +1,8 @@
-"""One store over several: Redis itself and links to others. Satisfies ReadStore; queues are named as ``sources.spell`` does.
+"""A store over several: Redis itself and links to others. Satisfies ReadStore; queues are named as
+``sources.spell`` does.
 
-Answers about many queues leave out those of an unreachable source (see store_caller.py): the state of a queue left out is unknown.
+Answers about many queues leave out those of an unreachable source (see store_caller.py): the state
+of a queue left out is unknown.
 """
 
 from __future__ import annotations
@@ -18,14 +20,26 @@ from busmq_spark.core.qualified_queue_names import by_source, qualified_name, sp
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.method_forwarding import MultiQueueCallSplitter, restrict_to
-from busmq_spark.store.protocol import ConsecutiveMessages, FailureDomain, LossCauseEvidence, ReadStore
+from busmq_spark.store.protocol import (
+    ConsecutiveMessages,
+    FailureDomain,
+    LossCauseEvidence,
+    ReadStore,
+)
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.store.store_caller import ANSWER_BUDGET_S, SameThreadStoreCaller, SourceUnavailable, StoreCaller
+from busmq_spark.store.store_caller import (
+    ANSWER_BUDGET_S,
+    SameThreadStoreCaller,
+    SourceUnavailable,
+    StoreCaller,
+)
 
 T = TypeVar("T")
 V = TypeVar("V")
 FETCH_BUDGET_S = ANSWER_BUDGET_S / 2
-"""What a slow link has not brought by then is left to the tasks: it is there, only slow."""
+"""Rows that a slow link has not brought by then are left to the tasks: the link is there, only
+slow.
+"""
 
 
 class MultiSourceStore(MultiQueueCallSplitter):
@@ -46,10 +60,14 @@ class MultiSourceStore(MultiQueueCallSplitter):
     def redis_store(self) -> RedisStore | None:
         """The store of Redis itself, where it takes part."""
         caller = self._callers.get("")
-        return caller.store if isinstance(caller, SameThreadStoreCaller) and isinstance(caller.store, RedisStore) else None
+        return (
+            caller.store
+            if isinstance(caller, SameThreadStoreCaller) and isinstance(caller.store, RedisStore)
+            else None
+        )
 
     def keys(self, queue: str) -> QueueKeys:
-        """How the keys would be spelt on one server; a link's are its own affair."""
+        """Return the keys in the spelling of one server; a link spells its own."""
         return QueueKeys(split_name(queue)[1])
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
@@ -58,7 +76,7 @@ class MultiSourceStore(MultiQueueCallSplitter):
         return {**dict.fromkeys(queues, 0), **(self.ask_each("locate", own) if own else {})}
 
     def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:
-        """A link is one failure domain, whatever is behind it."""
+        """A link is one failure domain, whatever servers it has."""
         own = [queue for queue in queues if not split_name(queue)[0]]
         return {
             **{queue: (split_name(queue)[0], 0, "") for queue in queues},
@@ -69,17 +87,25 @@ class MultiSourceStore(MultiQueueCallSplitter):
         if not domain[0] and self.redis_store is not None:
             self.redis_store.set_failure_domain(queues, domain)
 
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> list[str]:
+    def discover(
+        self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause
+    ) -> list[str]:
         def ask(source: str) -> Callable[[ReadStore], list[str]]:
             # A name that does not come back whole would be taken for another source's.
             return lambda store: store.discover(
-                lambda queue: split_name(qualified_name(source, queue)) == (source, queue) and accept(qualified_name(source, queue)), pace
+                lambda queue: (
+                    split_name(qualified_name(source, queue)) == (source, queue)
+                    and accept(qualified_name(source, queue))
+                ),
+                pace,
             )
 
         return self._list_queues({source: ask(source) for source in self._callers})
 
     def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:
-        return self._list_queues(dict.fromkeys(self._callers, methodcaller("topic_queues", topics, partitions)))
+        return self._list_queues(
+            dict.fromkeys(self._callers, methodcaller("topic_queues", topics, partitions))
+        )
 
     def _list_queues(self, asks: Mapping[str, Callable[[ReadStore], list[str]]]) -> list[str]:
         found: list[str] = []
@@ -89,47 +115,79 @@ class MultiSourceStore(MultiQueueCallSplitter):
         return found
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        """None for a queue that cannot be asked for now."""
-        found = self._ask_with_full_names({source: _bind_part(_counters, own) for source, own in by_source(queues).items()})
+        """The counter is None for a queue that cannot be asked for now."""
+        found = self._ask_with_full_names(
+            {source: _bind_part(_counters, own) for source, own in by_source(queues).items()}
+        )
         return [found.get(queue) for queue in queues]
 
-    def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
+    def intact(
+        self, wanted: Mapping[str, tuple[Position, int]]
+    ) -> Mapping[str, tuple[int, str] | None]:
         """Links are not asked."""
         return self.ask_each("intact", wanted)
 
     def traces(self, queue: str) -> LossCauseEvidence:
-        """As of the source; nothing is known of a source that has become unreachable."""
-        return self._ask_one(queue, lambda store, own: store.traces(own), LossCauseEvidence(None, 0, empty=False))
+        """Return the evidence of the source; nothing is known of a source that has become
+        unreachable.
+        """
+        return self._ask_one(
+            queue, lambda store, own: store.traces(own), LossCauseEvidence(None, 0, empty=False)
+        )
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Nothing of a source that became unreachable meanwhile."""
-        return self._ask_one(queue, lambda store, own: store.bytes_until(own, first, last, budget), (first - 1, 0))
+        return self._ask_one(
+            queue, lambda store, own: store.bytes_until(own, first, last, budget), (first - 1, 0)
+        )
 
-    def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[ConsecutiveMessages] | None]:
-        """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of an unreachable link are left out."""
+    def fetch(
+        self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool
+    ) -> Mapping[str, Sequence[ConsecutiveMessages] | None]:
+        """The rows of ranges of links; the value is None for a range over ``most_bytes`` of a link,
+        or of a slow link. Queues of an unreachable link are left out.
+        """
         asked: dict[str, list[Range]] = {}
         for part in parts:
             source, queue = split_name(part.queue)
             asked.setdefault(source, []).append(part._replace(queue=queue))
         found = self._ask_with_full_names(
-            {s: _bind_part(lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()}
+            {
+                s: _bind_part(
+                    lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own
+                )
+                for s, own in asked.items()
+            }
         )
-        return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
+        return {
+            name: rows and [replace(piece, queue=name) for piece in rows]
+            for name, rows in found.items()
+        }
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         return self.read_many([part], fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
-        """For tasks, so with direct callers only. With patience it resumes after the last row received, however long its link was unreachable."""
+    def read_many(
+        self, parts: Sequence[Range], fail_on_data_loss: bool
+    ) -> Iterator[ConsecutiveMessages]:
+        """For tasks, so with direct callers only. With patience it resumes after the last row
+        received, however long its link was unreachable.
+        """
         for source, group in groupby(parts, key=lambda part: split_name(part.queue)[0]):
             if not source and self.redis_store is not None:
                 yield from self.redis_store.read_many(list(group), fail_on_data_loss)
             else:
-                yield from self._read(source, [part._replace(queue=split_name(part.queue)[1]) for part in group], fail_on_data_loss)
+                yield from self._read(
+                    source,
+                    [part._replace(queue=split_name(part.queue)[1]) for part in group],
+                    fail_on_data_loss,
+                )
 
     def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[ConsecutiveMessages]:
         caller = self._callers[source]
-        assert isinstance(caller, SameThreadStoreCaller), "a reading task waits for its own source alone"
+        assert isinstance(caller, SameThreadStoreCaller), (
+            "a reading task waits for its own source alone"
+        )
         while rest:
             try:
                 for rows in caller.store.read_many(_locate_parts(caller.store, rest), strict):
@@ -140,10 +198,17 @@ class MultiSourceStore(MultiQueueCallSplitter):
             except BusError as error:
                 caller.wait_or_raise(error)
 
-    def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
+    def ask_each(
+        self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any
+    ) -> dict[str, Any]:
         """Each source is asked about its own queues."""
-        asked = {source: [restrict_to(own, argument, source) for argument in (queues, *rest)] for source, own in by_source(queues).items()}
-        return self._ask_with_full_names({source: methodcaller(name, *arguments) for source, arguments in asked.items()})
+        asked = {
+            source: [restrict_to(own, argument, source) for argument in (queues, *rest)]
+            for source, own in by_source(queues).items()
+        }
+        return self._ask_with_full_names(
+            {source: methodcaller(name, *arguments) for source, arguments in asked.items()}
+        )
 
     def close(self) -> None:
         for caller in self._callers.values():
@@ -153,11 +218,19 @@ class MultiSourceStore(MultiQueueCallSplitter):
         source, queue = split_name(name)
         return self._answers({source: _bind_part(ask, queue)}).get(source, absent)
 
-    def _ask_with_full_names(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:
-        return {qualified_name(source, queue): answer for source, found in self._answers(asks).items() for queue, answer in found.items()}
+    def _ask_with_full_names(
+        self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]
+    ) -> dict[str, T]:
+        return {
+            qualified_name(source, queue): answer
+            for source, found in self._answers(asks).items()
+            for queue, answer in found.items()
+        }
 
     def _answers(self, asks: Mapping[str, Callable[[ReadStore], T]]) -> dict[str, T]:
-        """The answers of the sources that are there, asked all at the same time. An error is raised once all have answered."""
+        """The answers of the sources that are there, asked all at the same time. An error is raised
+        once all have answered.
+        """
         answers = {source: self._callers[source].begin_asking(ask) for source, ask in asks.items()}
         found: dict[str, T] = {}
         errors: list[BusError] = []
@@ -174,20 +247,33 @@ class MultiSourceStore(MultiQueueCallSplitter):
 
 
 def rows_within(rows: Sequence[ConsecutiveMessages], part: Range) -> list[ConsecutiveMessages]:
-    """What of ``rows`` is in a range; nothing when they do not reach over all of it."""
+    """Return the part of ``rows`` in a range; nothing when they do not reach over all of it."""
     if not rows or rows[0].first > part.first or rows[-1].first + len(rows[-1].values) <= part.last:
         return []
     found = []
     for piece in rows:
-        first, end = max(piece.first, part.first), min(piece.first + len(piece.values), part.last + 1)
+        first, end = (
+            max(piece.first, part.first),
+            min(piece.first + len(piece.values), part.last + 1),
+        )
         if first < end:
-            found.append(replace(piece, first=first, values=piece.values.slice(first - piece.first, end - first)))
+            found.append(
+                replace(
+                    piece, first=first, values=piece.values.slice(first - piece.first, end - first)
+                )
+            )
     return found
 
 
-def _fetch_parts(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[ConsecutiveMessages] | None]:
-    """What has come when ``most_bytes`` or the time are used up, of the ranges that are complete then."""
-    found: dict[str, list[ConsecutiveMessages] | None] = dict.fromkeys((part.queue for part in parts), None)
+def _fetch_parts(
+    store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool
+) -> dict[str, list[ConsecutiveMessages] | None]:
+    """Return the rows that have come when ``most_bytes`` or the time are used up, of the ranges
+    that are complete then.
+    """
+    found: dict[str, list[ConsecutiveMessages] | None] = dict.fromkeys(
+        (part.queue for part in parts), None
+    )
     rest, coming = list(parts), dict[str, list[ConsecutiveMessages]]()
     until = time.monotonic() + FETCH_BUDGET_S
     for rows in store.read_many(_locate_parts(store, parts), strict):
@@ -199,7 +285,9 @@ def _fetch_parts(store: ReadStore, parts: Sequence[Range], most_bytes: int, stri
     else:
         rest = []
     open_ = {part.queue for part in rest}
-    found.update({part.queue: coming.get(part.queue, []) for part in parts if part.queue not in open_})
+    found.update(
+        {part.queue: coming.get(part.queue, []) for part in parts if part.queue not in open_}
+    )
     return found
 
 
@@ -209,10 +297,18 @@ def _locate_parts(store: ReadStore, parts: Sequence[Range]) -> list[Range]:
 
 
 def _ranges_after(parts: list[Range], rows: ConsecutiveMessages) -> list[Range]:
-    """What of the ranges is still to come once these rows have: they come in the order of the ranges."""
-    at = next(at for at, part in enumerate(parts) if part.queue == rows.queue and part.first <= rows.first <= part.last)
+    """Return the parts of the ranges after these rows: rows come in the order of the ranges."""
+    at = next(
+        at
+        for at, part in enumerate(parts)
+        if part.queue == rows.queue and part.first <= rows.first <= part.last
+    )
     need = rows.first + len(rows.values)
-    return [parts[at]._replace(first=need), *parts[at + 1 :]] if need <= parts[at].last else parts[at + 1 :]
+    return (
+        [parts[at]._replace(first=need), *parts[at + 1 :]]
+        if need <= parts[at].last
+        else parts[at + 1 :]
+    )
 
 
 def _counters(store: ReadStore, queues: list[str]) -> dict[str, object]:

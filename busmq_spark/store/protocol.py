@@ -1,7 +1,9 @@
-"""Where the messages are: the small protocol that reader and writer talk to. They never know whether Redis or a federation server is behind it.
+"""The place of the messages: the small protocol that reader and writer talk to. They never know
+whether it is Redis or a federation server.
 
-Queues are named; a store finds their server itself and caches it as a number (``server``) that travels with ranges and staged lists.
-Every method raises LinkLost when the other side does not answer in time, and repeats by itself what can be repeated.
+Queues are named; a store finds their server itself and caches it as a number (``server``) that
+travels with ranges and staged lists. Every method raises LinkLost when the other side does not
+answer in time, and repeats by itself what can be repeated.
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ from busmq_spark.errors import QueueFull, QueueMissing
 from busmq_spark.redis_io.queue_location import no_pause
 
 FailureDomain: TypeAlias = tuple[str, int, str]
-"""Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one failure domain are unavailable together."""
+"""Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one failure
+domain are unavailable together.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCreateOptions:
-    """What attach writes when a queue does not exist; ``allowed`` false raises QueueMissing instead."""
+    """The settings of a queue that attach creates; ``allowed`` false raises QueueMissing
+    instead.
+    """
 
     allowed: bool
     ttl_s: int
@@ -37,7 +43,9 @@ class QueueCreateOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsecutiveMessages:
-    """Consecutive messages: the first has id ``first``, ``values`` is an Arrow array of binary in id order."""
+    """Consecutive messages: the first has id ``first``, ``values`` is an Arrow array of binary in
+    id order.
+    """
 
     queue: str
     first: int
@@ -46,13 +54,17 @@ class ConsecutiveMessages:
 
 @dataclass(frozen=True, slots=True)
 class LossCauseEvidence:
-    """What shows which client removed messages: ids held by a reliable consumer, listeners besides our own, whether the whole database is empty."""
+    """Evidence of the client that removed messages: ids held by a reliable consumer, listeners
+    besides our own, an empty database.
+    """
 
     unacked: tuple[int, int] | None
     listeners: int
     empty: bool
     acked: int = 0
-    """The last id that a query without a subscription has acknowledged; 0 also where that is not known, as behind a federation server."""
+    """The last id that a query without a subscription has acknowledged; 0 also where that is not
+    known, as on a federation server.
+    """
 
 
 RowStream: TypeAlias = Generator[ConsecutiveMessages, None, None]
@@ -60,7 +72,9 @@ RowStream: TypeAlias = Generator[ConsecutiveMessages, None, None]
 
 
 class FullQueueWait:
-    """What to do while a queue is at its ``maxsize``: wait until ``timeout_ms`` have passed without room, 0 fails at once."""
+    """The wait for a queue at its ``maxsize``: it ends after ``timeout_ms`` without room, 0 fails
+    at once.
+    """
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_s = timeout_ms / 1000
@@ -71,8 +85,15 @@ class FullQueueWait:
         """Some rows found room: the deadline starts anew with the next that do not."""
         self._since = None
 
-    def push_all(self, queue: str, values: Sequence[bytes], push: Callable[[Sequence[bytes]], tuple[int, int]]) -> None:
-        """``push`` appends those of its values that have room, and returns how many, and the queue's maxsize. Raises QueueFull."""
+    def push_all(
+        self,
+        queue: str,
+        values: Sequence[bytes],
+        push: Callable[[Sequence[bytes]], tuple[int, int]],
+    ) -> None:
+        """``push`` appends those of its values that have room, and returns how many, and the
+        queue's maxsize. Raises QueueFull.
+        """
         while values:
             stored, maxsize = push(values)
             values = values[stored:]
@@ -82,7 +103,9 @@ class FullQueueWait:
                 self.wait_for_room(queue, maxsize, len(values))
 
     def wait_for_room(self, queue: str, maxsize: int, left: int) -> None:
-        """Called each time there is no room for ``left`` rows; sleeps a little, or raises QueueFull."""
+        """Called each time there is no room for ``left`` rows; sleeps a little, or raises
+        QueueFull.
+        """
         now = time.monotonic()
         if self._since is None or left != self._left:
             self._since, self._left = now, left
@@ -93,64 +116,93 @@ class FullQueueWait:
 
 
 class ReadStore(Protocol):
-    """What a source needs on the driver, and ``read`` in tasks."""
+    """The operations of a source on the driver, and ``read`` in tasks."""
 
     def keys(self, queue: str) -> QueueKeys: ...
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]: ...
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> list[str]:
-        """Every queue that exists and is accepted. ``pace`` is called between two steps of a walk over the keys of a Redis, and may wait."""
-        ...
-
-    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:
-        """The partition queues of topics. One that does not exist is created with so many ``partitions``.
-
-        Raises TopicMissing where that is None. A federation server answers with those queues that exist.
+    def discover(
+        self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause
+    ) -> list[str]:
+        """Every queue that exists and is accepted. ``pace`` is called between two steps of a walk
+        over the keys of a Redis, and may wait.
         """
         ...
 
-    def attach(self, queues: Sequence[str], creation: QueueCreateOptions) -> Mapping[str, AttachResult]: ...
+    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:
+        """The partition queues of topics. A topic that does not exist is created with so many
+        ``partitions``.
+
+        Raises TopicMissing where that is None. A federation server answers with those queues that
+        exist.
+        """
+        ...
+
+    def attach(
+        self, queues: Sequence[str], creation: QueueCreateOptions
+    ) -> Mapping[str, AttachResult]: ...
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]: ...
     def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]: ...
     def counters(self, queues: Sequence[str]) -> Sequence[object]: ...
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]: ...
     def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, TimeLookupResult]: ...
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
-        """Some of the known times around the ids of each queue, first and last; ``core.times_of_ids.TimesOfIdsCollector`` asks until it has all."""
+        """Some of the known times around the ids of each queue, first and last;
+        ``core.times_of_ids.TimesOfIdsCollector`` asks until it has all.
+        """
         ...
 
     def ages(self, ids: Mapping[str, int]) -> Mapping[str, int]:
-        """For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known."""
+        """For how many milliseconds a message of each queue has been there, or a little less; -1
+        where that is not known.
+        """
         ...
 
-    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]: ...
-    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]: ...
+    def ack(
+        self, positions: Mapping[str, Position], subscription: str
+    ) -> Mapping[str, AckResult]: ...
+    def subscribe(
+        self, starts: Mapping[str, str | int], subscription: str
+    ) -> Mapping[str, int]: ...
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]: ...
-    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]: ...
+    def lease(
+        self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]
+    ) -> Mapping[str, str]: ...
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]: ...
-    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]: ...
+    def keep_alive(
+        self, queues: Sequence[str], subscription: str, token: str
+    ) -> Mapping[str, int]: ...
     def traces(self, queue: str) -> LossCauseEvidence: ...
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]: ...
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]: ...
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
-        """The messages of ranges, one range after the other; as ``read`` of each, in fewer round trips where that can be."""
+    def read_many(
+        self, parts: Sequence[Range], fail_on_data_loss: bool
+    ) -> Iterator[ConsecutiveMessages]:
+        """The messages of ranges, one range after the other; as ``read`` of each, in fewer round
+        trips where that can be.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 class MirrorOriginReadStore(ReadStore, Protocol):
-    """What a mirror reads from, beside the ranges (core/mirror.py)."""
+    """The operations of a mirror at its origin, beside the ranges (core/mirror.py)."""
 
     def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginQueueState]: ...
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], RowStream]:
-        """The spans around ranges, one of each queue, and then what of them is stored; ``last`` may be NEWEST. One round trip, where that can be."""
+    def read_with_spans(
+        self, parts: Sequence[Range]
+    ) -> tuple[Mapping[str, OriginQueueState], RowStream]:
+        """The spans around ranges, one of each queue, and then what of them is stored; ``last`` may
+        be NEWEST. It takes one round trip, where that can be.
+        """
         ...
 
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]: ...
 
 
 class PlanningStore(ReadStore, Protocol):
-    """What a streaming source plans with. Answers about many queues leave out those of an unreachable source (a counter is None).
+    """The operations with which a streaming source plans. Answers about many queues leave out those
+    of an unreachable source (a counter is None).
 
     A source is a link of federation, or Redis itself: '' is the source that is no link.
     """
@@ -160,14 +212,20 @@ class PlanningStore(ReadStore, Protocol):
         """The sources that cannot be asked now."""
         ...
 
-    def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
-        """Whether each queue, of Redis itself, has all that follows a position (core/reader_operations.py)."""
+    def intact(
+        self, wanted: Mapping[str, tuple[Position, int]]
+    ) -> Mapping[str, tuple[int, str] | None]:
+        """Whether each queue, of Redis itself, has all that follows a position
+        (core/reader_operations.py).
+        """
         ...
 
     @property
     def unanswered_count(self) -> int:
-        """How many questions no source answered so far. A caller compares it before and after: a source that recovered in between is no longer in
-        ``unavailable``, but its answers are still missing."""
+        """Return the number of questions that no source has answered so far. A caller compares it
+        before and after: a source that recovered in between is no longer in ``unavailable``, but
+        its answers are still missing.
+        """
         ...
 
     @property
@@ -176,7 +234,7 @@ class PlanningStore(ReadStore, Protocol):
         ...
 
     def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:
-        """Where each queue is, as far as is known."""
+        """Return the known failure domain of each queue."""
         ...
 
     def set_failure_domain(self, queues: Collection[str], domain: FailureDomain) -> None:
@@ -185,7 +243,9 @@ class PlanningStore(ReadStore, Protocol):
 
 
 class PushListeners(Protocol):
-    """Wakes a planner when something is pushed to one of the queues, where it can; the planner polls anyway."""
+    """Wakes a planner when something is pushed to one of the queues, where it can; the planner
+    polls anyway.
+    """
 
     def listen(self, queues: Sequence[str]) -> None:
         """Listen to exactly these queues from now on."""
@@ -195,21 +255,28 @@ class PushListeners(Protocol):
 
 
 class SinkAppender(Protocol):
-    """Writes of one task: chunks go out while the next are made. Either ``stage`` or a ``push`` is used, then ``finish`` waits for the rest.
+    """Writes of one task: chunks go out while the next are made. Either ``stage`` or a ``push`` is
+    used, then ``finish`` waits for the rest.
 
     While chunks are under way the store answers nothing else: ``wait_until_stored`` waits for them.
     """
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None: ...
+    def stage(
+        self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None
+    ) -> None: ...
     def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None: ...
     def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueueWait) -> None:
-        """As ``push`` of each queue, in fewer round trips where that can be. No part is empty."""
+        """Push to each queue, like ``push``, in fewer round trips where that can be. No part is
+        empty.
+        """
         for queue, values in parts.items():
             self.push(queue, values, full)
 
     def wait_until_stored(self) -> None: ...
     def finish(self) -> list[StagedList]:
-        """Wait until everything is stored; what was staged, in the order of the first row of each list."""
+        """Wait until everything is stored, and return the staged lists, in the order of the first
+        row of each.
+        """
         ...
 
     def discard(self) -> None: ...
@@ -217,18 +284,24 @@ class SinkAppender(Protocol):
 
 
 class WriteStore(Protocol):
-    """What a sink needs: staging and appending in tasks, committing on the driver."""
+    """The operations of a sink: staging and appending in tasks, committing on the driver."""
 
     def keys(self, queue: str) -> QueueKeys: ...
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]: ...
-    def attach(self, queues: Sequence[str], creation: QueueCreateOptions) -> Mapping[str, AttachResult]: ...
+    def attach(
+        self, queues: Sequence[str], creation: QueueCreateOptions
+    ) -> Mapping[str, AttachResult]: ...
     def partitions(self, topic: str, create: int | None = None) -> int:
-        """How many partitions a topic has; one that does not exist is made with so many, but not by a federation server. Raises TopicMissing."""
+        """Return the number of partitions of a topic; one that does not exist is made with so many,
+        but not by a federation server. Raises TopicMissing.
+        """
         ...
 
     def appender(self) -> SinkAppender: ...
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
-        """A task of a run will stage rows for queues. The first time, what earlier runs of the sink have staged and not recorded is removed."""
+        """A task of a run will stage rows for queues. The first call removes lists that earlier
+        runs of the sink have staged and not recorded.
+        """
         ...
 
     def renew(self, run: SinkRun) -> None:
@@ -236,11 +309,23 @@ class WriteStore(Protocol):
         ...
 
     def record(
-        self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0
+        self,
+        sink: str,
+        batch: int,
+        staged: Sequence[StagedList],
+        query: str = "",
+        span: str = "",
+        epoch: int = 0,
     ) -> tuple[StagedList, ...]: ...
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStoppedAtMaxsize | None: ...
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> Mapping[str, CommitStoppedAtMaxsize | QueueMissing | None]:
-        """As ``commit`` of each queue of ``staged``, in fewer round trips where that can be; a queue that is missing is an answer."""
+    def commit(
+        self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]
+    ) -> CommitStoppedAtMaxsize | None: ...
+    def commit_many(
+        self, sink: str, batch: int, staged: Sequence[StagedList]
+    ) -> Mapping[str, CommitStoppedAtMaxsize | QueueMissing | None]:
+        """Commit each queue of ``staged``, like ``commit``, in fewer round trips where that can be;
+        a queue that is missing is an answer.
+        """
         ...
 
     def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]: ...

@@ -1,7 +1,9 @@
-"""Writes of one task to Redis, several chunks under way per server, and what happens to them when the link breaks.
+"""Writes of one task to Redis, several chunks under way per server, and what happens to them when
+the link breaks.
 
-Staged chunks: those in doubt are staged again in a new segment (core/sink.py), so each counts once, whenever a packet of the old link arrives.
-Pushed chunks: those in doubt are sent again; some may then be there twice, which is what at-least-once allows. Their order holds.
+Staged chunks: those in doubt are staged again in a new segment (core/sink.py), so each counts once,
+whenever a packet of the old link arrives. Pushed chunks: those in doubt are sent again; some may
+then be there twice, which is what at-least-once allows. Their order holds.
 """
 
 from __future__ import annotations
@@ -16,7 +18,17 @@ from busmq_spark.core.command_generators import RedisCall, command, script
 from busmq_spark.core.grouping import group_by, slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
-from busmq_spark.core.sink import RESTART_REMEDY, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total_digest
+from busmq_spark.core.sink import (
+    RESTART_REMEDY,
+    StagedList,
+    digest,
+    discard,
+    encode_chunks,
+    next_segment,
+    stage,
+    stage_more,
+    total_digest,
+)
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, RedisCommandRefused, StagingLost
 from busmq_spark.redis_io.link_factory import Link
@@ -26,21 +38,23 @@ from busmq_spark.store.protocol import FullQueueWait
 MAX_FULL_CHUNKS_UNDER_WAY = 3
 """Full chunks under way at once: Redis stores one while the next is packed."""
 MAX_CHUNKS_UNDER_WAY = 256
-"""Chunks under way that together are less than MAX_FULL_CHUNKS_UNDER_WAY full ones: with many queues each has a few rows."""
+"""Chunks under way that together are less than MAX_FULL_CHUNKS_UNDER_WAY full ones: with many
+queues each has a few rows.
+"""
 QUEUES_PER_ROUND_TRIP = 16
 """Queues to which rows are pushed in one round trip, a chunk to each."""
 
 
 @dataclass(slots=True)
 class _OpenStagedList:
-    """What a task stages for one queue: segments that are closed, and the one that grows."""
+    """The staged rows of a task for one queue: closed segments, and the one that grows."""
 
     queue: str
     server: int
     key: str
     stages: str = ""
     epoch: int = 0
-    """Where the list is noted, and under which run."""
+    """The record of the list, and its run."""
     sent: int = 0
     """Rows of the segment, confirmed or under way."""
     sizes: list[int] = field(default_factory=list)
@@ -52,10 +66,13 @@ class _OpenStagedList:
     @property
     def segments(self) -> list[StagedList]:
         """The segments in their order, with what is confirmed of each."""
-        return [*self.closed, StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest)]
+        return [
+            *self.closed,
+            StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest),
+        ]
 
     def start_segment(self) -> None:
-        """Go on in a new segment: what is under way to this one may arrive at any time."""
+        """Go on in a new segment: calls under way to this one may arrive at any time."""
         self.closed = self.segments
         self.key, self.sent, self.sizes, self.digest = next_segment(self.key, new_token()), 0, [], 0
 
@@ -88,10 +105,20 @@ class _SentChunk:
         return stage(self.part.key, self.before, self.values, self.part.stages, self.part.epoch)
 
     def confirm(self, found: int) -> None:
-        """The reply has come. Raises StagingLost when other rows than ours are there, or ours are not."""
+        """The reply has come. Raises StagingLost when other rows than ours are there, or ours are
+        not.
+        """
         expected = self.before + len(self.values)
         if found != expected:
-            raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=found, key=self.part.key, remedy=RESTART_REMEDY)
+            raise StagingLost(
+                sink="",
+                batch="?",
+                queue=self.part.queue,
+                expected=expected,
+                found=found,
+                key=self.part.key,
+                remedy=RESTART_REMEDY,
+            )
         self.part.sizes.append(len(self.values))
         self.part.digest = total_digest((self.part.digest, digest(self.values)))
 
@@ -118,7 +145,10 @@ class _ChunkPipeline:
         if not MAX_FULL_CHUNKS_UNDER_WAY <= len(waiting) < MAX_CHUNKS_UNDER_WAY:
             return len(waiting) >= MAX_FULL_CHUNKS_UNDER_WAY
         rows, size = sum(len(sent.values) for sent in waiting), sum(sent.size for sent in waiting)
-        return rows >= MAX_FULL_CHUNKS_UNDER_WAY * CHUNK_MESSAGES or size >= MAX_FULL_CHUNKS_UNDER_WAY * CHUNK_BYTES
+        return (
+            rows >= MAX_FULL_CHUNKS_UNDER_WAY * CHUNK_MESSAGES
+            or size >= MAX_FULL_CHUNKS_UNDER_WAY * CHUNK_BYTES
+        )
 
     def confirm_all(self) -> None:
         while self._waiting:
@@ -149,7 +179,9 @@ class _ChunkPipeline:
         self._waiting.popleft().confirm(found)
 
     def _stage_unconfirmed_again(self) -> None:
-        """After a broken link: what is in doubt is staged again one by one, with the link's own patience, where nothing else writes."""
+        """After a broken link: calls in doubt are staged again one by one, with the link's own
+        patience, where nothing else writes.
+        """
         self._link.abandon()
         waiting, self._waiting = list(self._waiting), deque()
         for part in {id(sent.part): sent.part for sent in waiting}.values():
@@ -159,10 +191,19 @@ class _ChunkPipeline:
             again.confirm(self._link.execute(again.repeatable_call))
 
 
-def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes], stages: str = "", epoch: int = 0) -> int:
-    """Append values to a staged list that ``before`` rows precede, unless they are there; safe to repeat. The rows up to and with them.
+def stage_at(
+    link: Link,
+    part: StagedList,
+    before: int,
+    values: Sequence[bytes],
+    stages: str = "",
+    epoch: int = 0,
+) -> int:
+    """Append values to a staged list that ``before`` rows precede, unless they are there; safe to
+    repeat. The rows up to and with them.
 
-    For writes that another machine numbers and repeats. Raises StagingLost when the list has fewer rows than ``before``.
+    For writes that another machine numbers and repeats. Raises StagingLost when the list has fewer
+    rows than ``before``.
     """
     borders, calls = [before], []
     for chunk in chunks(values):
@@ -181,11 +222,21 @@ def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes],
 def _check_staged_rows(part: StagedList, replies: Iterable[int], borders: Sequence[int]) -> None:
     for found, expected in zip(replies, borders[1:], strict=True):
         if found < expected:
-            raise StagingLost(sink="", batch="?", queue=part.queue, expected=expected, found=found, key=part.key, remedy=RESTART_REMEDY)
+            raise StagingLost(
+                sink="",
+                batch="?",
+                queue=part.queue,
+                expected=expected,
+                found=found,
+                key=part.key,
+                remedy=RESTART_REMEDY,
+            )
 
 
 def append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> tuple[int, int]:
-    """Append values to the queue itself: how many were stored, and the queue's ``maxsize`` if that is not all. May store some twice."""
+    """Append values to the queue itself: how many were stored, and the queue's ``maxsize`` if that
+    is not all. May store some twice.
+    """
     done = 0
     for chunk in chunks(values):
         stored = _append_chunk(link, keys, chunk)
@@ -213,35 +264,50 @@ def _stored_count(keys: QueueKeys, reply: Sequence[int]) -> int:
 class RedisSinkAppender:
     """Satisfies SinkAppender."""
 
-    def __init__(self, links: Sequence[Link], locate: Callable[[Sequence[str]], Mapping[str, int]], keys: Callable[[str], QueueKeys]) -> None:
+    def __init__(
+        self,
+        links: Sequence[Link],
+        locate: Callable[[Sequence[str]], Mapping[str, int]],
+        keys: Callable[[str], QueueKeys],
+    ) -> None:
         self._links = links
         self._keys = keys
         self._locate = locate
         self._pipes = [_ChunkPipeline(link) for link in links]
         self._lists: dict[str, _OpenStagedList] = {}
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
+    def stage(
+        self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None
+    ) -> None:
         """Append values to the staged list ``key`` of a queue."""
         staged = self._lists.get(key)
         if staged is None:
             noted = (self._keys(queue).stages(run.sink), run.epoch) if run else ()
-            staged = self._lists[key] = _OpenStagedList(queue, self._locate([queue])[queue], key, *noted)
+            staged = self._lists[key] = _OpenStagedList(
+                queue, self._locate([queue])[queue], key, *noted
+            )
         pipe = self._pipes[staged.server]
         for chunk in chunks(values):
             pipe.send(staged, chunk)
 
     def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None:
-        """Append values to the queue itself. One chunk at a time, since a full queue may take a part of it."""
+        """Append values to the queue itself. Push one chunk at a time, since a full queue may take
+        a part of it.
+        """
         keys = self._keys(queue)
         link = self._links[self._locate([queue])[queue]]
         for chunk in chunks(values):
             full.push_all(queue, chunk, lambda left: append(link, keys, left))
 
     def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueueWait) -> None:
-        """As ``push`` of each queue; the first chunks of several are one round trip, and all there is of small parts."""
+        """Push to each queue, like ``push``; the first chunks of several are one round trip, and so
+        are all small parts.
+        """
         for server, queues in self._group_by_server(list(parts)):
             keys = [self._keys(queue) for queue in queues]
-            replies = self._links[server].execute([_push_call(own, next(chunks(parts[own.name]))) for own in keys])
+            replies = self._links[server].execute(
+                [_push_call(own, next(chunks(parts[own.name]))) for own in keys]
+            )
             for own, reply in zip(keys, replies, strict=True):
                 if stored := _stored_count(own, reply):
                     full.restart_deadline()
@@ -254,23 +320,34 @@ class RedisSinkAppender:
             yield from ((server, part) for part in slices(own, QUEUES_PER_ROUND_TRIP))
 
     def wait_until_stored(self) -> None:
-        """Wait until everything staged so far is stored. Only then may the links be used for anything else."""
+        """Wait until everything staged so far is stored. Only then may the links be used for
+        anything else.
+        """
         for pipe in self._pipes:
             pipe.confirm_all()
 
     def finish(self) -> list[StagedList]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
         self.wait_until_stored()
-        return [segment for part in self._lists.values() for segment in part.segments if segment.chunks]
+        return [
+            segment for part in self._lists.values() for segment in part.segments if segment.chunks
+        ]
 
     def discard(self) -> None:
-        """Take back what was staged, once every chunk under way is answered. One that comes even later finds no list, or makes one with a ttl."""
+        """Take back what was staged, once every chunk under way is answered. A call that comes even
+        later finds no list, or makes one with a ttl.
+        """
         for server, pipe in enumerate(self._pipes):
-            if keys := [segment.key for part in self._lists.values() if part.server == server for segment in part.segments]:
+            if keys := [
+                segment.key
+                for part in self._lists.values()
+                if part.server == server
+                for segment in part.segments
+            ]:
                 pipe.wait_for_replies()
                 pipe.discard(keys)
 
     def abandon(self) -> None:
-        """Stop in the middle; what was sent stays where it is."""
+        """Stop in the middle; rows that were sent stay."""
         for pipe in self._pipes:
             pipe.abandon()

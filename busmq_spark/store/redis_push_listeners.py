@@ -10,17 +10,21 @@ from busmq_spark.store.redis_store import RedisStore
 
 
 class RedisPushListeners:
-    """One listener per server. Satisfies PushListeners."""
+    """A listener for each server. Satisfies PushListeners."""
 
     def __init__(self, store: RedisStore, notified: Any) -> None:
         self._store = store
-        self._listeners = [RedisPushListenerThread(endpoint, notified) for endpoint in store.endpoints]
+        self._listeners = [
+            RedisPushListenerThread(endpoint, notified) for endpoint in store.endpoints
+        ]
 
     def listen(self, queues: Sequence[str]) -> None:
         """Listen to exactly these queues from now on."""
         servers = self._store.locate(queues)
         for index, listener in enumerate(self._listeners):
-            listener.listen([self._store.keys(queue).available for queue in queues if servers[queue] == index])
+            listener.listen(
+                [self._store.keys(queue).available for queue in queues if servers[queue] == index]
+            )
 
     def stop(self) -> None:
         """End the threads; returns at once."""

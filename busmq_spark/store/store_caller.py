@@ -1,4 +1,6 @@
-"""How a store over several sources calls each of them: in its own thread, or in one of each, so that an unreachable one delays no other."""
+"""The calls of a store over several sources to each of them: in its own thread, or in one of each,
+so that an unreachable one delays no other.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ T = TypeVar("T")
 Ask = Callable[[ReadStore], T]
 
 ANSWER_BUDGET_S = 2.0
-"""A link without an answer for so long counts as unreachable. After a late answer the budget doubles, until many answers were prompt."""
+"""A link without an answer for so long counts as unreachable. After a late answer the budget
+doubles, until many answers were prompt.
+"""
 MAX_ANSWER_BUDGET_S = 30.0
 PROBE_PAUSES_S = (0.1, 2.0)
 """The first and the longest pause between two probes of an unreachable link."""
@@ -30,7 +34,9 @@ class SourceUnavailable(Exception):  # a state, not an error: it never leaves th
 
 
 class StoreCaller(Protocol):
-    """One source. ``begin_asking`` sends a question, what it returns waits for the answer; many sources can be asked at the same time."""
+    """A source. ``begin_asking`` sends a question and returns a function that waits for the answer;
+    many sources can be asked at the same time.
+    """
 
     @property
     def unavailable(self) -> bool: ...
@@ -39,7 +45,7 @@ class StoreCaller(Protocol):
 
 
 def with_link_name(source: str, error: BusError) -> BusError:
-    """The same error, with the name of the link in it."""
+    """Return the error, with the name of the link in it."""
     if not source:
         return error
     details = dict(error.details)
@@ -51,7 +57,9 @@ def with_link_name(source: str, error: BusError) -> BusError:
 
 
 class SameThreadStoreCaller:
-    """Calls the source in the caller's thread. After LinkLost it retries for ``patience_s``, with one line in the log."""
+    """Calls the source in the caller's thread. After LinkLost it retries for ``patience_s``, with
+    one line in the log.
+    """
 
     unavailable = False
 
@@ -64,7 +72,9 @@ class SameThreadStoreCaller:
         return lambda: self._ask_with_patience(ask)
 
     def wait_or_raise(self, error: BusError) -> None:
-        """Returns when the question that met this error is to be asked again, else raises the error."""
+        """Returns when the question that met this error is to be asked again, else raises the
+        error.
+        """
         retry, self._retry = self._retry or LinkRetry(time.monotonic), None
         pause_s = retry.pause_s(with_link_name(self._source, error), self._patience_s)
         if retry.failures == 1:
@@ -111,9 +121,11 @@ class _QueuedQuestion:
 
 
 class ThreadedStoreCaller:
-    """A source that does not delay the others: a caller waits for a budget at most, then the source is paused until a probe has reached it.
+    """A source that does not delay the others: a caller waits for a budget at most, then the source
+    is paused until a probe has reached it.
 
-    The store belongs to the thread alone. Every call here may be repeated: the probe is the call that failed.
+    The store belongs to the thread alone. Every call here may be repeated: the probe is the call
+    that failed.
     """
 
     def __init__(self, source: str, make: Callable[[], ReadStore], *, quiet: bool = False) -> None:
@@ -133,7 +145,9 @@ class ThreadedStoreCaller:
         if self._reason is not None:
             return self._raise_unavailable
         if self._thread is None:
-            self._thread = threading.Thread(target=self._answer_questions, name=f"busmq-link-{self._source}", daemon=True)
+            self._thread = threading.Thread(
+                target=self._answer_questions, name=f"busmq-link-{self._source}", daemon=True
+            )
             self._thread.start()
         job, until = _QueuedQuestion(ask), time.monotonic() + self._budget_s
         self._jobs.put(job)
@@ -157,7 +171,11 @@ class ThreadedStoreCaller:
         if isinstance(job.error, LinkLost):
             raise SourceUnavailable
         if job.error is not None:
-            raise with_link_name(self._source, job.error) if isinstance(job.error, BusError) else job.error
+            raise (
+                with_link_name(self._source, job.error)
+                if isinstance(job.error, BusError)
+                else job.error
+            )
         return job.answer
 
     def _answer_questions(self) -> None:
@@ -182,14 +200,20 @@ class ThreadedStoreCaller:
         while not self._closed.wait(pauses.next_s()):
             probe = _QueuedQuestion(ask)
             probe.answer_from(store)
-            if not isinstance(probe.error, LinkLost):  # another error comes up when the question is asked next
+            if not isinstance(
+                probe.error, LinkLost
+            ):  # another error comes up when the question is asked next
                 with self._lock:
                     self._mark_available()
                 return
 
     def _mark_unavailable(self, reason: str) -> None:
         if self._reason is None and not self._quiet:
-            log.warning("link %r cannot be reached (%s); its queues wait where they are, the others go on", self._source, reason)
+            log.warning(
+                "link %r cannot be reached (%s); its queues wait where they are, the others go on",
+                self._source,
+                reason,
+            )
         self._reason = reason
 
     def _mark_available(self) -> None:

@@ -1,1 +1,3 @@
-"""Benchmarks: each prints ratios against something measured in the same run. ``make bench`` runs them all."""
+"""Benchmarks: each prints ratios against something measured in the same run. ``make bench`` runs
+them all.
+"""

@@ -1,4 +1,6 @@
-"""Draining and staging through a federation server over ``busmq.bulk.v1``, against the same with Redis itself, on loopback: what the detour costs."""
+"""Draining and staging through a federation server over ``busmq.bulk.v1``, against the same with
+Redis itself, on loopback: what the detour costs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.benchmarks.drain import SIZES
 from tests.benchmarks.federation import SECRET, our_server, serving
-from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
+from tests.benchmarks.harness import (
+    RUNS,
+    Row,
+    Spread,
+    add_batch_s,
+    alternating,
+    drain,
+    fill,
+    ratios,
+    redis,
+    session,
+)
 
 LEAST = 0.5
 STAGED = 200_000
@@ -25,20 +38,42 @@ Store = RedisStore | FederationBulkStore
 def run(sizes: dict[int, int] = SIZES, runs: int = RUNS) -> Iterator[Row]:
     spark = session()
     with redis() as (server, link), serving(our_server(server.url)) as url:
-        direct, federated = open_store(RedisOptions(url=server.url)), FederationBulkStore(FederationAddress(url, SECRET))
+        direct, federated = (
+            open_store(RedisOptions(url=server.url)),
+            FederationBulkStore(FederationAddress(url, SECRET)),
+        )
         for size, rows in sizes.items():
             fill(link, "bench", rows, size)
             whole = Range("bench", direct.attach(["bench"], HOUR)["bench"].born, 1, rows)
-            found = alternating(runs, direct=lambda whole=whole: read_s(direct, whole), federated=lambda whole=whole: read_s(federated, whole))
+            found = alternating(
+                runs,
+                direct=lambda whole=whole: read_s(direct, whole),
+                federated=lambda whole=whole: read_s(federated, whole),
+            )
             yield compared(f"Read {rows:,} × {size} B", rows, found)
-            where = {"direct": {"redis.url": server.url}, "federated": {"federation.url": url, "federation.secret": SECRET}}
+            where = {
+                "direct": {"redis.url": server.url},
+                "federated": {"federation.url": url, "federation.secret": SECRET},
+            }
             frames = {
-                name: spark.readStream.format("busmq").options(**options, subscribe="bench", ack="none", minPartitions="2")
+                name: (
+                    spark.readStream.format("busmq").options(
+                        **options, subscribe="bench", ack="none", minPartitions="2"
+                    )
+                )
                 for name, options in where.items()
             }
-            spent = alternating(runs, **{name: lambda frame=frame: add_batch_s(drain(frame.load())) for name, frame in frames.items()})
+            spent = alternating(
+                runs,
+                **{
+                    name: lambda frame=frame: add_batch_s(drain(frame.load()))
+                    for name, frame in frames.items()
+                },
+            )
             yield compared(f"Drain {rows:,} × {size} B into noop, two tasks", rows, spent)
-        found = alternating(runs, direct=lambda: stage_s(direct), federated=lambda: stage_s(federated))
+        found = alternating(
+            runs, direct=lambda: stage_s(direct), federated=lambda: stage_s(federated)
+        )
         yield compared(f"Stage and commit {STAGED:,} × 100 B, exactly once", STAGED, found)
         direct.close()
         federated.close()
@@ -48,8 +83,12 @@ def compared(what: str, rows: int, found: dict[str, list[float]]) -> Row:
     """The federated rate against the direct one, run by run."""
     share = Spread.of(ratios(found["direct"], found["federated"]))
     rates = {name: rows / Spread.of(spent).median / 1e6 for name, spent in found.items()}
-    shown = f"{share.text()}; {rates['federated']:.2f} M msg/s, direct {rates['direct']:.2f} M msg/s"
-    return Row(f"{what}: over federation, against Redis itself", shown, f"≥ {LEAST}", share.median >= LEAST)
+    shown = (
+        f"{share.text()}; {rates['federated']:.2f} M msg/s, direct {rates['direct']:.2f} M msg/s"
+    )
+    return Row(
+        f"{what}: over federation, against Redis itself", shown, f"≥ {LEAST}", share.median >= LEAST
+    )
 
 
 def read_s(store: Store, whole: Range) -> float:

@@ -1,4 +1,5 @@
-"""The same load as npm_load.js on our bus, one process: ``python -m tests.benchmarks.bus_load URL each|many MESSAGES_PER_QUEUE``.
+"""The same load as npm_load.js on our bus, one process:
+``python -m tests.benchmarks.bus_load URL each|many MESSAGES_PER_QUEUE``.
 
 ``idle`` instead attaches 10 000 queues and says what they cost while nothing happens.
 """
@@ -62,7 +63,10 @@ async def idle(url: str, seconds: float) -> dict[str, float]:
         bytes_each = (process.memory_info().rss - before) / IDLE_QUEUES
         cpu, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)  # the span that is measured
-        return {"core": (time.process_time() - cpu) / (time.perf_counter() - began), "bytes": bytes_each}
+        return {
+            "core": (time.process_time() - cpu) / (time.perf_counter() - began),
+            "bytes": bytes_each,
+        }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The ceiling of a Python source and sink: the same Arrow batches, ready-made in memory, and dropped rows, so that all the time is Spark's."""
+"""The ceiling of a Python source and sink: the same Arrow batches, ready-made in memory, and
+dropped rows, so that all the time is Spark's.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from busmq_spark.spark.arrow_batch_encoder import BATCH_ROWS, ArrowBatchEncoder
@@ -21,14 +28,24 @@ from busmq_spark.store.protocol import ConsecutiveMessages
 def batch(size: int, rows: int) -> Any:
     """One record batch of ``rows`` values of ``size`` bytes."""
     schema = StructType().add("queue", "string").add("id", "long").add("value", "binary")
-    return next(ArrowBatchEncoder(schema).batches([ConsecutiveMessages("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))]))
+    return next(
+        ArrowBatchEncoder(schema).batches(
+            [ConsecutiveMessages("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))]
+        )
+    )
 
 
 class CeilingReader(DataSourceStreamReader):
-    """Option ``rows`` rows of ``size`` bytes, in ``tasks`` tasks: once, or in each batch where ``endless`` is given."""
+    """Option ``rows`` rows of ``size`` bytes, in ``tasks`` tasks: once, or in each batch where
+    ``endless`` is given.
+    """
 
     def __init__(self, options: dict[str, str]) -> None:
-        self._size, self._rows, self._tasks = int(options["size"]), int(options["rows"]), int(options["tasks"])
+        self._size, self._rows, self._tasks = (
+            int(options["size"]),
+            int(options["rows"]),
+            int(options["tasks"]),
+        )
         self._endless, self._batches = "endless" in options, 0
         self._per_batch = min(BATCH_ROWS, max(1, 3 * 1024 * 1024 // self._size))
         freeze_imports()
@@ -41,7 +58,9 @@ class CeilingReader(DataSourceStreamReader):
         return {"at": self._batches * self._rows}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [InputPartition((end["at"] - start["at"]) // self._tasks) for _ in range(self._tasks)]
+        return [
+            InputPartition((end["at"] - start["at"]) // self._tasks) for _ in range(self._tasks)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         freeze_imports()

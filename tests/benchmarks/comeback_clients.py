@@ -1,6 +1,8 @@
-"""Many clients in one process: ``python -m tests.benchmarks.comeback_clients URL SECRET COUNT CA``; CA may be empty.
+"""Many clients in one process: ``python -m tests.benchmarks.comeback_clients URL SECRET COUNT CA``;
+CA may be empty.
 
-Each is a bus with a web socket and a queue that is attached. A line each time all of them are there: the CPU seconds that this process has spent.
+Each is a bus with a web socket and a queue that is attached. A line each time all of them are
+there: the CPU seconds that this process has spent.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ AT_ONCE = 25
 
 async def run(url: str, secret: str, count: int, ca: str) -> None:
     """Until it is killed."""
-    settings: dict[str, Any] = {"federate_secret": secret, "federate_sockets": 1, "federate_tls_ca": ca or None}
+    settings: dict[str, Any] = {
+        "federate_secret": secret,
+        "federate_sockets": 1,
+        "federate_tls_ca": ca or None,
+    }
     async with AsyncExitStack() as stack:
         queues: list[Any] = []
         left = 0
@@ -32,8 +38,14 @@ async def run(url: str, secret: str, count: int, ca: str) -> None:
             changed.set()
 
         while len(queues) < count:  # a few at a time: the crowd that is measured comes later
-            buses = [await stack.enter_async_context(Bus(federate=url, **settings)) for _ in range(min(AT_ONCE, count - len(queues)))]
-            few = [bus.federate(bus.queue(f"comeback-{os.getpid()}-{len(queues) + place}")) for place, bus in enumerate(buses)]
+            buses = [
+                await stack.enter_async_context(Bus(federate=url, **settings))
+                for _ in range(min(AT_ONCE, count - len(queues)))
+            ]
+            few = [
+                bus.federate(bus.queue(f"comeback-{os.getpid()}-{len(queues) + place}"))
+                for place, bus in enumerate(buses)
+            ]
             await asyncio.gather(*(attached(queue) for queue in few))
             queues += few
         for queue in queues:

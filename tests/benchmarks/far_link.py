@@ -1,6 +1,8 @@
-"""A link that is far away, in a process of its own: ``python -m tests.benchmarks.far_link PORT ROUND_TRIP_S``.
+"""A link that is far away, in a process of its own:
+``python -m tests.benchmarks.far_link PORT ROUND_TRIP_S``.
 
-It prints the port that leads to PORT. Whatever passes arrives half a round trip later; any number of bytes may be on their way.
+It prints the port that leads to PORT. Whatever passes arrives half a round trip later; any number
+of bytes may be on their way.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ class Late(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.transport.get_extra_info("socket").setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )
 
     def data_received(self, data: bytes) -> None:
         self._waiting.append(data)

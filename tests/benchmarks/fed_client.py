@@ -1,4 +1,6 @@
-"""Our client, measured from a process of its own: python -m tests.benchmarks.fed_client URL SECRET burst|each|consume QUEUE COUNT."""
+"""Our client, measured from a process of its own: python -m tests.benchmarks.fed_client URL SECRET
+burst|each|consume QUEUE COUNT.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ async def consume(queue: Any, count: int) -> None:
 
 
 async def main(url: str, secret: str, mode: str, name: str, count: int) -> None:
-    async with Bus(federate=url, federate_secret=secret, federate_secret_in_url=True) as bus, bus.federate(bus.queue(name)) as queue:
+    async with (
+        Bus(federate=url, federate_secret=secret, federate_secret_in_url=True) as bus,
+        bus.federate(bus.queue(name)) as queue,
+    ):
         began = time.perf_counter()
         await {"burst": burst, "each": each, "many": many, "consume": consume}[mode](queue, count)
         print(json.dumps(count / (time.perf_counter() - began)))

@@ -1,4 +1,6 @@
-"""Our federation server in a process of its own: ``python -m tests.benchmarks.fed_serve REDIS_URL SECRET``; the same words as fed_server.js."""
+"""Our federation server in a process of its own:
+``python -m tests.benchmarks.fed_serve REDIS_URL SECRET``; the same words as fed_server.js.
+"""
 
 from __future__ import annotations
 

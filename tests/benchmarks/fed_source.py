@@ -1,4 +1,6 @@
-"""What Spark's source does at a server of npm, without Spark: python -m tests.benchmarks.fed_source URL SECRET consume QUEUE COUNT."""
+"""What Spark's source does at a server of npm, without Spark: python -m tests.benchmarks.fed_source
+URL SECRET consume QUEUE COUNT.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Cost stays flat: a backlog a hundred times as long, its middle and its end; many queues in one query or batch; memory on the way."""
+"""Cost stays flat: a backlog a hundred times as long, its middle and its end; many queues in one
+query or batch; memory on the way.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,24 @@ from busmq_spark.core.position import Position
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.redis_io.resp_codec import calls_of, pack
 from busmq_spark.redis_io.sync_link import SyncLink
-from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
+from tests.benchmarks.harness import (
+    RUNS,
+    Row,
+    Spread,
+    add_batch_s,
+    alternating,
+    drain,
+    fill,
+    ratios,
+    redis,
+    session,
+)
 
 SMALL, LARGE, SIZE = 100_000, 10_000_000, 100
 BATCHES = 5
-"""Batches of SMALL messages in one run, whose median counts: a stage of 60 ms alone says more of the machine than of us."""
+"""Batches of SMALL messages in one run, whose median counts: a stage of 60 ms alone says more of
+the machine than of us.
+"""
 PLANS = 20
 """Batches planned in one run, the first one included."""
 MOST_RSS_MB, MOST_REPLY_MB = 300, 8
@@ -41,15 +56,30 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         fill(link, "large", LARGE, SIZE)
 
         def part(queue: str, after: int) -> Any:
-            where = {"redis.url": server.url, "subscribe": queue, "ack": "none", "startingOffsets": json.dumps({queue: after})}
-            frame = spark.readStream.format("busmq").options(**where, maxMessagesPerTrigger=str(SMALL), minPartitions="2").load()
+            where = {
+                "redis.url": server.url,
+                "subscribe": queue,
+                "ack": "none",
+                "startingOffsets": json.dumps({queue: after}),
+            }
+            frame = (
+                spark.readStream.format("busmq")
+                .options(**where, maxMessagesPerTrigger=str(SMALL), minPartitions="2")
+                .load()
+            )
             return lambda: Spread.of([first_batch_s(frame) for _ in range(BATCHES)]).median
 
-        measures = {"small": part("small", 0), **{place: part("large", after) for place, after in PLACES.items()}}
+        measures = {
+            "small": part("small", 0),
+            **{place: part("large", after) for place, after in PLACES.items()},
+        }
         found = alternating(runs, **measures)
         for place in PLACES:
             over = Spread.of(ratios(found[place], found["small"]))
-            what = f"Time per message at the {place} of a backlog of {LARGE:,}, against one of {SMALL:,}"
+            what = (
+                f"Time per message at the {place} of a backlog of {LARGE:,}, against one of"
+                f" {SMALL:,}"
+            )
             yield Row(what, over.text(), "≤ 1.1", over.median <= 1.1)
         yield from memory(spark, server)
 
@@ -57,7 +87,12 @@ def run(runs: int = RUNS) -> Iterator[Row]:
 def first_batch_s(frame: Any) -> float:
     """Seconds in the stage of the first batch with rows."""
     with tempfile.TemporaryDirectory() as folder:
-        query = frame.writeStream.format("noop").option("checkpointLocation", folder).trigger(processingTime="1 hour").start()
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", folder)
+            .trigger(processingTime="1 hour")
+            .start()
+        )
         try:
             while not (rows := [p for p in query.recentProgress if p["numInputRows"]]):
                 if query.exception():
@@ -70,7 +105,9 @@ def first_batch_s(frame: Any) -> float:
 
 def memory(spark: Any, server: Any) -> Iterator[Row]:
     """Drain the large queue for good, in capped batches, and watch the Python workers."""
-    frame = spark.readStream.format("busmq").options(**{"redis.url": server.url, "subscribe": "large", "minPartitions": "2"})
+    frame = spark.readStream.format("busmq").options(
+        **{"redis.url": server.url, "subscribe": "large", "minPartitions": "2"}
+    )
     watch = Watch(server)
     progress = drain(frame.option("maxMessagesPerTrigger", "1000000").load())
     most_mb, reply_mb = watch.stop()
@@ -82,7 +119,9 @@ def memory(spark: Any, server: Any) -> Iterator[Row]:
 
 
 class Watch:
-    """Samples the resident memory of all Python workers below this process, and Redis' output buffers."""
+    """Samples the resident memory of all Python workers below this process, and Redis' output
+    buffers.
+    """
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -111,7 +150,9 @@ class Watch:
 
 
 def queues(runs: int = RUNS) -> Iterator[Row]:
-    """Planning and reading a batch from many queues, every one of which has new messages, in both engines; and the least that planning can take."""
+    """Planning and reading a batch from many queues, every one of which has new messages, in both
+    engines; and the least that planning can take.
+    """
     spark = session(realtime=True)
     with redis() as (server, link):
         counts = {"few": (10, 10), "many": (1000, 10), "long": (10, 1000)}
@@ -124,33 +165,64 @@ def queues(runs: int = RUNS) -> Iterator[Row]:
         def batch_s(form: str, name: str, part: Callable[[Any], float]) -> float:
             count, rows = counts[name]
             frame = spark.readStream.format(form).options(
-                **{"redis.url": server.url, "subscribePattern": f"{name}\\d+", "ack": "none", "maxMessagesPerTrigger": str(count * rows)}
+                **{
+                    "redis.url": server.url,
+                    "subscribePattern": f"{name}\\d+",
+                    "ack": "none",
+                    "maxMessagesPerTrigger": str(count * rows),
+                }
             )
-            return Spread.of([part(p) for p in drain(frame.load())[1:]]).median  # the first one attaches
+            return Spread.of(
+                [part(p) for p in drain(frame.load())[1:]]
+            ).median  # the first one attaches
 
         for engine, form in {"Python": "busmq", "Java": "busmq-realtime"}.items():
-            parts = {"few": partial(batch_s, form, "few", planning_s), "many": partial(batch_s, form, "many", planning_s)}
+            parts = {
+                "few": partial(batch_s, form, "few", planning_s),
+                "many": partial(batch_s, form, "many", planning_s),
+            }
             found = alternating(runs, **parts, floor=partial(least_s, server, link))
-            yield against_few(f"Planning a batch from 1,000 queues, {engine}, against 10", found["few"], found["many"], "< 2")
+            yield against_few(
+                f"Planning a batch from 1,000 queues, {engine}, against 10",
+                found["few"],
+                found["many"],
+                "< 2",
+            )
             least = [few + more for few, more in zip(found["few"], found["floor"], strict=True)]
-            what = "The least: that of 10, a plain socket that asks Redis for the same of 1,000, and the JSON of their offsets"
+            what = (
+                "The least: that of 10, a plain socket that asks Redis for the same of 1,000, and"
+                " the JSON of their offsets"
+            )
             yield against_few(what, found["few"], least, "")
-            parts = {"long": partial(batch_s, form, "long", reading_s), "many": partial(batch_s, form, "many", reading_s)}
+            parts = {
+                "long": partial(batch_s, form, "long", reading_s),
+                "many": partial(batch_s, form, "many", reading_s),
+            }
             found = alternating(runs, **parts)
-            yield against_few(f"Reading 10,000 messages from 1,000 queues, {engine}, against 10", found["long"], found["many"], "")
+            yield against_few(
+                f"Reading 10,000 messages from 1,000 queues, {engine}, against 10",
+                found["long"],
+                found["many"],
+                "",
+            )
     spark.stop()
 
 
 def against_few(what: str, few: Sequence[float], many: Sequence[float], target: str) -> Row:
     """A row with the ratio of many to few, and with the times of both."""
     over = Spread.of(ratios(many, few))
-    shown = f"{over.text()}; {1000 * Spread.of(few).median:.0f} and {1000 * Spread.of(many).median:.0f} ms"
+    shown = (
+        f"{over.text()}; {1000 * Spread.of(few).median:.0f} and"
+        f" {1000 * Spread.of(many).median:.0f} ms"
+    )
     return Row(what, shown, target, over.median < float(target.strip("< ")) if target else None)
 
 
 def least_s(server: EmbeddedRedis, link: SyncLink) -> float:
-    """Seconds, the median of PLANS, in which Redis answers what a planning asks of all of ``many``, where nobody looks at the answers, and the offset
-    before the batch is read from JSON and the one behind it written."""
+    """Seconds, the median of PLANS, in which Redis answers what a planning asks of all of ``many``,
+    where nobody looks at the answers, and the offset before the batch is read from JSON and the one
+    behind it written.
+    """
     every = [QueueKeys(f"many{i}") for i in range(1000)]
     states = link.run(core_state.states([(keys, 1) for keys in every]))
     spent = []
@@ -158,10 +230,23 @@ def least_s(server: EmbeddedRedis, link: SyncLink) -> float:
         for plan in range(PLANS):
             at = 10 * plan + 1
             marks = link.run(core_state.marks([(keys, at) for keys in every]))
-            positions = [Position(state.born, at, mark) for state, mark in zip(states, marks, strict=True)]
-            offset = offsets.encode({keys.name: position for keys, position in zip(every, positions, strict=True)})
+            positions = [
+                Position(state.born, at, mark) for state, mark in zip(states, marks, strict=True)
+            ]
+            offset = offsets.encode(
+                {keys.name: position for keys, position in zip(every, positions, strict=True)}
+            )
             text = json.dumps(offset)
-            calls = calls_of(next(core_state.intact([(keys, position, at + 9) for keys, position in zip(every, positions, strict=True)])))
+            calls = calls_of(
+                next(
+                    core_state.intact(
+                        [
+                            (keys, position, at + 9)
+                            for keys, position in zip(every, positions, strict=True)
+                        ]
+                    )
+                )
+            )
             sent = pack(calls, whole=True)
             start = time.perf_counter()
             json.loads(text)
@@ -177,7 +262,9 @@ def least_s(server: EmbeddedRedis, link: SyncLink) -> float:
 
 
 def writing(runs: int = RUNS) -> Iterator[Row]:
-    """A batch to many queues, each of which gets some rows of every record batch, against the same rows for one queue."""
+    """A batch to many queues, each of which gets some rows of every record batch, against the same
+    rows for one queue.
+    """
     from pyspark.sql import functions as F
 
     spark = session()
@@ -185,24 +272,45 @@ def writing(runs: int = RUNS) -> Iterator[Row]:
 
         def write_s(queues: int, delivery: str) -> float:
             names = F.concat(F.lit("out"), F.col("id") % queues)
-            frame = spark.range(0, SMALL, 1, 2).select(F.lit(b"x" * SIZE).alias("value"), names.alias("queue"))
+            frame = spark.range(0, SMALL, 1, 2).select(
+                F.lit(b"x" * SIZE).alias("value"), names.alias("queue")
+            )
             start = time.perf_counter()
-            frame.write.format("busmq").options(**{"redis.url": server.url, "delivery": delivery}).mode("append").save()
+            frame.write.format("busmq").options(
+                **{"redis.url": server.url, "delivery": delivery}
+            ).mode("append").save()
             spent = time.perf_counter() - start
-            assert sum(link.run(q.count(QueueKeys(f"out{i}"))) for i in range(queues)) == SMALL, "rows are missing"
+            assert sum(link.run(q.count(QueueKeys(f"out{i}"))) for i in range(queues)) == SMALL, (
+                "rows are missing"
+            )
             link.execute(command("FLUSHALL"))
             return spent
 
         for delivery in ("exactly-once", "at-least-once"):
-            found = alternating(runs, one=partial(write_s, 1, delivery), many=partial(write_s, 1000, delivery))
+            found = alternating(
+                runs, one=partial(write_s, 1, delivery), many=partial(write_s, 1000, delivery)
+            )
             over = Spread.of(ratios(found["many"], found["one"]))
-            yield Row(f"Writing {SMALL:,} rows to 1,000 queues, {delivery}, against one queue", over.text(), "≤ 2", over.median <= 2)
+            yield Row(
+                f"Writing {SMALL:,} rows to 1,000 queues, {delivery}, against one queue",
+                over.text(),
+                "≤ 2",
+                over.median <= 2,
+            )
 
 
 def planning_s(progress: Any) -> float:
     """Everything of a trigger but the stage itself and the commit log."""
     spent = progress["durationMs"]
-    return float(sum(spent.get(part, 0) for part in ("latestOffset", "getBatch", "queryPlanning", "walCommit"))) / 1000
+    return (
+        float(
+            sum(
+                spent.get(part, 0)
+                for part in ("latestOffset", "getBatch", "queryPlanning", "walCommit")
+            )
+        )
+        / 1000
+    )
 
 
 def reading_s(progress: Any) -> float:

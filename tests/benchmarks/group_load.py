@@ -1,4 +1,6 @@
-"""Messages a second that one process reads and settles in batches of 100: ``… -m tests.benchmarks.group_load URL plain|ordered|shared MESSAGES``."""
+"""Messages a second that one process reads and settles in batches of 100:
+``… -m tests.benchmarks.group_load URL plain|ordered|shared MESSAGES``.
+"""
 
 from __future__ import annotations
 

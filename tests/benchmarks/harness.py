@@ -1,4 +1,6 @@
-"""What the benchmarks share: a session, servers, filled queues, alternating runs, and the table row."""
+"""What the benchmarks share: a session, servers, filled queues, alternating runs, and the table
+row.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: what, the measured value with its spread, the target, and whether it was met."""
+    """One line of the table: what, the measured value with its spread, the target, and whether it
+    was met.
+    """
 
     what: str
     measured: str
@@ -59,7 +63,9 @@ def write(name: str, text: str) -> None:
 
 
 def alternating(runs: int, **measures: Callable[[], float]) -> dict[str, list[float]]:
-    """Run the measures in turn, ``runs`` times after one warm-up each; shared machines drift, so neighbours in time are compared."""
+    """Run the measures in turn, ``runs`` times after one warm-up each; shared machines drift, so
+    neighbours in time are compared.
+    """
     found: dict[str, list[float]] = {name: [] for name in measures}
     for turn in range(runs + 1):
         for name, measure in measures.items():
@@ -85,8 +91,14 @@ def redis() -> Iterator[tuple[EmbeddedRedis, SyncLink]]:
 
 
 def script_calls_and_us(link: SyncLink) -> tuple[int, float]:
-    """Calls of scripts by digest since CONFIG RESETSTAT, and the microseconds of Redis' processor in all of them."""
-    [line] = [line for line in link.execute(command("INFO", "commandstats")).decode().splitlines() if line.startswith("cmdstat_evalsha:")]
+    """Calls of scripts by digest since CONFIG RESETSTAT, and the microseconds of Redis' processor
+    in all of them.
+    """
+    [line] = [
+        line
+        for line in link.execute(command("INFO", "commandstats")).decode().splitlines()
+        if line.startswith("cmdstat_evalsha:")
+    ]
     fields = dict(part.split("=") for part in line.partition(":")[2].split(","))
     return int(fields["calls"]), float(fields["usec"])
 
@@ -95,13 +107,17 @@ _FILLER = random.Random(7).randbytes(2**16).hex().encode()
 
 
 def numbered(n: int, size: int) -> bytes:
-    """The number, and text that looks random, the same in every run. Lua 5.1 looks at 32 bytes of a string to find it among those it has: values that
-    differ in a few places only share a chain there, and every script becomes slow."""
+    """The number, and text that looks random, the same in every run. Lua 5.1 looks at 32 bytes of a
+    string to find it among those it has: values that differ in a few places only share a chain
+    there, and every script becomes slow.
+    """
     at = n * 7919 % (len(_FILLER) // 2)
     return (b"%010d" % n + _FILLER[at : at + size]).ljust(size, b"x")[:size]
 
 
-def fill(link: SyncLink, queue: str, rows: int, size: int, value: Callable[[int, int], bytes] = numbered) -> QueueKeys:
+def fill(
+    link: SyncLink, queue: str, rows: int, size: int, value: Callable[[int, int], bytes] = numbered
+) -> QueueKeys:
     """A fresh queue with ``rows`` messages of ``size`` bytes."""
     keys = QueueKeys(queue)
     link.run(q.close(keys))
@@ -109,12 +125,16 @@ def fill(link: SyncLink, queue: str, rows: int, size: int, value: Callable[[int,
     values = [value(i, size) for i in range(min(rows, 10_000))]
     for at in range(0, rows, len(values) or 1):
         part = values[: rows - at]
-        for _ in link.stream((script("push", keys.peer_keys, (keys.available, *chunk)) for chunk in chunks(part)), 3):
+        for _ in link.stream(
+            (script("push", keys.peer_keys, (keys.available, *chunk)) for chunk in chunks(part)), 3
+        ):
             pass
     return keys
 
 
-def session(tuned: bool = True, realtime: bool = False, settings: Mapping[str, str] | None = None) -> Any:
+def session(
+    tuned: bool = True, realtime: bool = False, settings: Mapping[str, str] | None = None
+) -> Any:
     """A local[2] session; stop it before asking for another kind."""
     from pyspark.sql import SparkSession
 
@@ -124,13 +144,25 @@ def session(tuned: bool = True, realtime: bool = False, settings: Mapping[str, s
     from tests.benchmarks.ceiling import Ceiling
     from tests.jvm import module
 
-    os.environ.pop("SPARK_CONF_DIR", None)  # ``make`` sets it to conf/, which is tuned: here the builder alone decides
+    os.environ.pop(
+        "SPARK_CONF_DIR", None
+    )  # ``make`` sets it to conf/, which is tuned: here the builder alone decides
     ensure_java()
     ensure_python()
-    builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks").config("spark.driver.bindAddress", "127.0.0.1")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("busmq benchmarks")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+    )
+    builder = (
+        builder.config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+    )
     builder = builder.config("spark.driver.host", "127.0.0.1")
-    builder = builder.config("spark.datasource.busmq.engine", "python")  # Java is measured by its own format
+    builder = builder.config(
+        "spark.datasource.busmq.engine", "python"
+    )  # Java is measured by its own format
     for name, value in (settings or {}).items():
         builder = builder.config(name, value)
     if realtime:
@@ -143,9 +175,15 @@ def session(tuned: bool = True, realtime: bool = False, settings: Mapping[str, s
 
 
 def drain(frame: Any, sink: str = "noop", **options: str) -> list[Any]:
-    """Run a streaming frame to its end into a sink with a fresh checkpoint; the progress of every batch with rows."""
+    """Run a streaming frame to its end into a sink with a fresh checkpoint; the progress of every
+    batch with rows.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        writer = frame.writeStream.format(sink).option("checkpointLocation", folder).trigger(availableNow=True)
+        writer = (
+            frame.writeStream.format(sink)
+            .option("checkpointLocation", folder)
+            .trigger(availableNow=True)
+        )
         for name, value in options.items():
             writer = writer.option(name.replace("__", "."), value)
         query = writer.start()

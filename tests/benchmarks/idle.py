@@ -19,7 +19,11 @@ def run(seconds: float = SECONDS) -> Iterator[Row]:
     with redis() as (server, link), tempfile.TemporaryDirectory() as folder:
         for i in range(QUEUES):
             link.run(q.attach(QueueKeys(f"idle{i}"), "bench", ttl_s=86_400))
-        frame = spark.readStream.format("busmq").options(**{"redis.url": server.url, "subscribePattern": "idle.*"}).load()
+        frame = (
+            spark.readStream.format("busmq")
+            .options(**{"redis.url": server.url, "subscribePattern": "idle.*"})
+            .load()
+        )
         query = frame.writeStream.format("noop").option("checkpointLocation", folder).start()
         while not query.lastProgress:
             query.awaitTermination(0.1)
@@ -27,4 +31,9 @@ def run(seconds: float = SECONDS) -> Iterator[Row]:
             time.sleep(seconds)  # the span that is measured: the cost of an idle query
         rate = len(monitor.commands) / seconds
         query.stop()
-        yield Row(f"Commands an idle query with {QUEUES} queues sends", f"{rate:.1f} a second", f"≤ {MOST}", rate <= MOST)
+        yield Row(
+            f"Commands an idle query with {QUEUES} queues sends",
+            f"{rate:.1f} a second",
+            f"≤ {MOST}",
+            rate <= MOST,
+        )

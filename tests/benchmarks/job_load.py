@@ -1,7 +1,9 @@
-"""Jobs, and requests of a service, that one process sends, works on and waits for: ``… -m tests.benchmarks.job_load URL HOW COUNT``.
+"""Jobs, and requests of a service, that one process sends, works on and waits for:
+``… -m tests.benchmarks.job_load URL HOW COUNT``.
 
-``job`` and ``request``: the median in milliseconds, one at a time. ``flight``: jobs a second, 1,000 in flight, each sent by a task of its own;
-``many``: the same, 100 in a call. ``empty``: what no program on asyncio does without, a task for a handler and a future for who waits, a second.
+``job`` and ``request``: the median in milliseconds, one at a time. ``flight``: jobs a second, 1,000
+in flight, each sent by a task of its own; ``many``: the same, 100 in a call. ``empty``: what no
+program on asyncio does without, a task for a handler and a future for who waits, a second.
 """
 
 from __future__ import annotations
@@ -40,13 +42,17 @@ async def load(url: str, how: str, count: int) -> dict[str, float]:
                 return await jobs.send(jobs.new(), wait=["g"], timeout_s=TIMEOUT_S)
 
             async def many() -> Any:
-                return await jobs.send_many([jobs.new() for _ in range(TOGETHER)], wait=["g"], timeout_s=TIMEOUT_S)
+                return await jobs.send_many(
+                    [jobs.new() for _ in range(TOGETHER)], wait=["g"], timeout_s=TIMEOUT_S
+                )
 
             if how == "job":
                 return {"value": await median_ms(one, count)}
             if how == "empty":
                 return await rate(empty, 1, count, jobs)
-            return await (rate(one, 1, count, jobs) if how == "flight" else rate(many, TOGETHER, count, jobs))
+            return await (
+                rate(one, 1, count, jobs) if how == "flight" else rate(many, TOGETHER, count, jobs)
+            )
 
 
 async def empty() -> None:
@@ -57,7 +63,7 @@ async def empty() -> None:
     async def handle() -> None:
         waiting.set_result(None)
 
-    loop.create_task(handle())  # noqa: RUF006  it ends before the wait does
+    loop.create_task(handle())  # noqa: RUF006  # it ends before the wait does
     await waiting
 
 
@@ -78,7 +84,9 @@ async def median_ms(one: Callable[[], Awaitable[Any]], count: int) -> float:
     return 1000 * statistics.median(took)
 
 
-async def rate(one: Callable[[], Awaitable[Any]], each: int, count: int, jobs: Jobs) -> dict[str, float]:
+async def rate(
+    one: Callable[[], Awaitable[Any]], each: int, count: int, jobs: Jobs
+) -> dict[str, float]:
     """``one`` does ``each`` of them."""
     left = count
 
@@ -92,7 +100,11 @@ async def rate(one: Callable[[], Awaitable[Any]], each: int, count: int, jobs: J
     redis_s, process_s, began = await busy_s(jobs), time.process_time(), time.perf_counter()
     await asyncio.gather(*(some() for _ in range(IN_FLIGHT // each)))
     took_s, process_s = time.perf_counter() - began, time.process_time() - process_s
-    return {"value": count / took_s, "process_us": 1e6 * process_s / count, "redis_us": 1e6 * (await busy_s(jobs) - redis_s) / count}
+    return {
+        "value": count / took_s,
+        "process_us": 1e6 * process_s / count,
+        "redis_us": 1e6 * (await busy_s(jobs) - redis_s) / count,
+    }
 
 
 async def busy_s(jobs: Jobs) -> float:
@@ -101,7 +113,9 @@ async def busy_s(jobs: Jobs) -> float:
     def ask() -> Flow[bytes]:
         return (yield command("INFO", "cpu"))
 
-    lines = dict(line.split(":") for line in (await jobs.queue.run(ask())).decode().split() if ":" in line)
+    lines = dict(
+        line.split(":") for line in (await jobs.queue.run(ask())).decode().split() if ":" in line
+    )
     return float(lines["used_cpu_user"]) + float(lines["used_cpu_sys"])
 
 

@@ -1,4 +1,6 @@
-"""Jobs against bare requests of a service, and against npm hfxbus with 1,000 in flight; one process each, in turn, on the same Redis."""
+"""Jobs against bare requests of a service, and against npm hfxbus with 1,000 in flight; one process
+each, in turn, on the same Redis.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,47 @@ def run(runs: int = RUNS) -> Iterator[Row]:
             ways["hfxbus"] = partial(npm, Path(modules), server.url, costs["hfxbus"])
         found = alternating(runs, **ways)
     over = Spread.of(ratios(found["job"], found["request"]))
-    what = "Job: send → worker → waiter, one in flight, median time against that of a bare request of a service"
-    yield Row(what, f"{over.text()}; {Spread.of(found['job']).text(2, ' ms')}", f"≤ {ONE}", over.median <= ONE)
-    for how, said, target in (("many", "100 in a call", FLIGHT), ("flight", "each sent by a task of its own", None)):
-        rate, cost = Spread.of(found[how]).text(0), ", ".join(f"{name} {spent(costs[how], name, runs)}" for name in ("process", "redis"))
+    what = (
+        "Job: send → worker → waiter, one in flight, median time against that of a bare request of"
+        " a service"
+    )
+    yield Row(
+        what,
+        f"{over.text()}; {Spread.of(found['job']).text(2, ' ms')}",
+        f"≤ {ONE}",
+        over.median <= ONE,
+    )
+    for how, said, target in (
+        ("many", "100 in a call", FLIGHT),
+        ("flight", "each sent by a task of its own", None),
+    ):
+        rate, cost = (
+            Spread.of(found[how]).text(0),
+            ", ".join(f"{name} {spent(costs[how], name, runs)}" for name in ("process", "redis")),
+        )
         if peer:
             over = Spread.of(ratios(found[how], found["hfxbus"]))
-            what = f"Jobs, 1,000 in flight, one process, {said}: rate against npm {PACKAGES['hfxbus']}; a second; µs of CPU a job"
-            yield Row(what, f"{over.text(1)}; {rate}; {cost}", f"≥ {target}" if target else "", over.median >= target if target else None)
+            what = (
+                f"Jobs, 1,000 in flight, one process, {said}: rate against npm"
+                f" {PACKAGES['hfxbus']}; a second; µs of CPU a job"
+            )
+            yield Row(
+                what,
+                f"{over.text(1)}; {rate}; {cost}",
+                f"≥ {target}" if target else "",
+                over.median >= target if target else None,
+            )
         else:
-            yield Row(f"Jobs, 1,000 in flight, one process, {said}: jobs a second; µs of CPU a job", f"{rate}; {cost}", "", None)
-    for how, what in (("hfxbus", f"npm {PACKAGES['hfxbus']}: µs of CPU a job"), ("empty", "The least on asyncio, a task and a future: µs of CPU")):
+            yield Row(
+                f"Jobs, 1,000 in flight, one process, {said}: jobs a second; µs of CPU a job",
+                f"{rate}; {cost}",
+                "",
+                None,
+            )
+    for how, what in (
+        ("hfxbus", f"npm {PACKAGES['hfxbus']}: µs of CPU a job"),
+        ("empty", "The least on asyncio, a task and a future: µs of CPU"),
+    ):
         if costs[how]:
             yield Row(what, spent(costs[how], "process", runs), "", None)
 
@@ -49,14 +81,27 @@ def spent(costs: list[dict[str, float]], name: str, runs: int) -> str:
 
 def ours(url: str, how: str, costs: list[dict[str, float]]) -> float:
     """The value; ``costs`` gets all that was measured."""
-    return _value([sys.executable, "-m", "tests.benchmarks.job_load", url, how, str(COUNTS[how])], costs)
+    return _value(
+        [sys.executable, "-m", "tests.benchmarks.job_load", url, how, str(COUNTS[how])], costs
+    )
 
 
 def npm(modules: Path, url: str, costs: list[dict[str, float]]) -> float:
-    return _value([shutil.which("node") or "node", str(HERE / "job_load.js"), str(modules), url, str(COUNTS["flight"])], costs)
+    return _value(
+        [
+            shutil.which("node") or "node",
+            str(HERE / "job_load.js"),
+            str(modules),
+            url,
+            str(COUNTS["flight"]),
+        ],
+        costs,
+    )
 
 
 def _value(line: list[str], costs: list[dict[str, float]]) -> float:
-    done = subprocess.run(line, cwd=HERE.parents[1], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(
+        line, cwd=HERE.parents[1], capture_output=True, text=True, check=True, timeout=300
+    )
     costs.append(json.loads(done.stdout))
     return costs[-1]["value"]

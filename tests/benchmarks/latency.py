@@ -33,19 +33,39 @@ def run(runs: int = 5, seconds: float = 60) -> Iterator[Row]:
             found[name].append(measured)
             print(f"    {name} {turn + 1}/{runs}: {measured}", file=sys.stderr, flush=True)
     for name, what in SETTINGS.items():
-        shown = ", ".join(f"{p} {Spread.of([run[p] for run in found[name]]).text(0)}" for p in ("p50", "p99"))
-        yield Row(f"Push to arrival, {RATE:,} msg/s of {SIZE} B, Python source and sink, {what}", shown + " ms", "", None)
-    gain = Spread.of(ratios([run["p50"] for run in found["tuned"]], [run["p50"] for run in found["plain"]]))
-    yield Row("Tuned p50 against that of Spark as it comes", gain.text(), f"≤ {LEAST_GAIN}", gain.median <= LEAST_GAIN)
+        shown = ", ".join(
+            f"{p} {Spread.of([run[p] for run in found[name]]).text(0)}" for p in ("p50", "p99")
+        )
+        yield Row(
+            f"Push to arrival, {RATE:,} msg/s of {SIZE} B, Python source and sink, {what}",
+            shown + " ms",
+            "",
+            None,
+        )
+    gain = Spread.of(
+        ratios([run["p50"] for run in found["tuned"]], [run["p50"] for run in found["plain"]])
+    )
+    yield Row(
+        "Tuned p50 against that of Spark as it comes",
+        gain.text(),
+        f"≤ {LEAST_GAIN}",
+        gain.median <= LEAST_GAIN,
+    )
 
 
 def apart(name: str, seconds: float, module: str = "tests.benchmarks.latency") -> dict[str, Any]:
-    """One setting in a process of its own: Java and the Python workers keep what was set when they started."""
+    """One setting in a process of its own: Java and the Python workers keep what was set when they
+    started.
+    """
     environ = dict(os.environ)
     if name == "plain":
-        environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "as_spark_comes"), *sys.path])
+        environ["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).parent / "as_spark_comes"), *sys.path]
+        )
     command = [sys.executable, "-m", module, name, str(seconds)]
-    measured: dict[str, Any] = json.loads(subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout)
+    measured: dict[str, Any] = json.loads(
+        subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+    )
     return measured
 
 
@@ -57,8 +77,17 @@ def once(tuned: bool, seconds: float) -> dict[str, float]:
             for name in ("in", "out"):
                 link.run(q.attach(QueueKeys(name), "bench", ttl_s=86_400))
             where = {"redis.url": server.url}
-            frame = spark.readStream.format("busmq").options(**where, subscribe="in").load().select("value")
-            query = frame.writeStream.format("busmq").options(**where, queue="out", checkpointLocation=folder).start()
+            frame = (
+                spark.readStream.format("busmq")
+                .options(**where, subscribe="in")
+                .load()
+                .select("value")
+            )
+            query = (
+                frame.writeStream.format("busmq")
+                .options(**where, queue="out", checkpointLocation=folder)
+                .start()
+            )
             try:
                 load(server.url, 8)
                 return load(server.url, seconds)
@@ -69,8 +98,20 @@ def once(tuned: bool, seconds: float) -> dict[str, float]:
 
 
 def load(url: str, seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.benchmarks.load", url, "in", "out", str(RATE), str(seconds), str(SIZE)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.load",
+        url,
+        "in",
+        "out",
+        str(RATE),
+        str(seconds),
+        str(SIZE),
+    ]
+    found: dict[str, Any] = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    )
     assert found["messages"] == int(RATE * seconds), f"messages are missing: {found}"
     return found
 

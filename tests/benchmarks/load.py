@@ -1,4 +1,5 @@
-"""A client outside Spark: pushes at a steady rate into one queue, takes from another, prints how long each message was under way.
+"""A client outside Spark: pushes at a steady rate into one queue, takes from another, prints how
+long each message was under way.
 
 python -m tests.benchmarks.load URL FROM TO RATE SECONDS SIZE
 """
@@ -26,7 +27,14 @@ def push(url: str, queue: str, rate: int, seconds: float, size: int) -> None:
 
 
 def main() -> None:
-    url, source, target, rate, seconds, size = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6])
+    url, source, target, rate, seconds, size = (
+        sys.argv[1],
+        sys.argv[2],
+        sys.argv[3],
+        int(sys.argv[4]),
+        float(sys.argv[5]),
+        int(sys.argv[6]),
+    )
     link, keys = SyncLink(parse(url)[0]), QueueKeys(target)
     pusher = threading.Thread(target=push, args=(url, source, rate, seconds, size), daemon=True)
     pusher.start()
@@ -37,9 +45,14 @@ def main() -> None:
         now = time.monotonic_ns()
         found += [(now - int(message.value[:20])) / 1e6 for message in messages]
         if not messages:
-            time.sleep(0.0005)  # the resolution of what is measured; without it the poll takes a core from Spark
+            time.sleep(
+                0.0005
+            )  # the resolution of what is measured; without it the poll takes a core from Spark
     found.sort()
-    at = {name: round(found[min(len(found) - 1, int(len(found) * share))], 1) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
+    at = {
+        name: round(found[min(len(found) - 1, int(len(found) * share))], 1)
+        for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+    }
     print(json.dumps({"messages": len(found), **at, "max": round(found[-1], 1)}))
 
 

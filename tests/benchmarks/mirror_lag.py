@@ -1,4 +1,6 @@
-"""How far a mirror is behind at a steady rate, beside a stream mirror of NATS: both are asked for their last message in one loop."""
+"""How far a mirror is behind at a steady rate, beside a stream mirror of NATS: both are asked for
+their last message in one loop.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ WARM, TOTAL = int(RATE * WARM_S), int(RATE * (WARM_S + SECONDS))
 
 
 def lags_ms(push: Callable[[int], object], last: Callable[[], int]) -> list[float]:
-    """Of each message, from just before it is pushed until ``last`` is seen to name it, sorted; those of the first second do not count."""
+    """Of each message, from just before it is pushed until ``last`` is seen to name it, sorted;
+    those of the first second do not count.
+    """
     found: list[float] = []
     waiting: deque[tuple[int, int, float]] = deque()
     sent, began = 0, time.perf_counter()
@@ -35,11 +39,15 @@ def lags_ms(push: Callable[[int], object], last: Callable[[], int]) -> list[floa
             upto, count, since = waiting.popleft()
             if upto > WARM:
                 found += [(seen - since) * 1000] * count
-        time.sleep(max(0.0, now + TICK_S - time.perf_counter()))  # a poll: neither side says when it has a message
+        time.sleep(
+            max(0.0, now + TICK_S - time.perf_counter())
+        )  # a poll: neither side says when it has a message
     return sorted(found)
 
 
-def beside_nats(link: SyncLink, runs: int, ours: Callable[[QueueKeys], list[float]]) -> Iterator[Row]:
+def beside_nats(
+    link: SyncLink, runs: int, ours: Callable[[QueueKeys], list[float]]
+) -> Iterator[Row]:
     """``ours``: the lags of a mirror of this queue, which is fresh at ``link``."""
     found: dict[str, list[list[float]]] = {"mirror": [], "nats": []}
     for turn in range(runs + 1):
@@ -49,13 +57,27 @@ def beside_nats(link: SyncLink, runs: int, ours: Callable[[QueueKeys], list[floa
         for name, lags in measured.items():
             found[name] += [lags] if turn else []  # the first warms up
     for share, point in ((0.5, "p50"), (0.99, "p99")):
-        mirror, nats = ([lags[int(share * len(lags))] for lags in found[name]] for name in ("mirror", "nats"))
-        text = f"{Spread.of(mirror).text(1)} and {Spread.of(nats).text(1)} ms: {Spread.of(ratios(mirror, nats)).text()}"
-        yield Row(f"Lag of a mirror on loopback at {RATE:,} messages of 100 B a second, beside a stream mirror of NATS 2.10, {point}", text, "", None)
+        mirror, nats = (
+            [lags[int(share * len(lags))] for lags in found[name]] for name in ("mirror", "nats")
+        )
+        text = (
+            f"{Spread.of(mirror).text(1)} and {Spread.of(nats).text(1)} ms:"
+            f" {Spread.of(ratios(mirror, nats)).text()}"
+        )
+        yield Row(
+            f"Lag of a mirror on loopback at {RATE:,} messages of 100 B a second, beside a stream"
+            f" mirror of NATS 2.10, {point}",
+            text,
+            "",
+            None,
+        )
 
 
 def of_nats() -> list[float]:
     with tempfile.TemporaryDirectory() as folder, mirror_nats.servers(Path(folder)) as (hub, leaf):
         mirror_nats.filled(hub, 0, len(VALUE))
         mirror_nats.copying(leaf)
-        return lags_ms(lambda count: hub.socket.sendall(mirror_nats.publication(len(VALUE)) * count), lambda: leaf.messages("copy"))
+        return lags_ms(
+            lambda count: hub.socket.sendall(mirror_nats.publication(len(VALUE)) * count),
+            lambda: leaf.messages("copy"),
+        )

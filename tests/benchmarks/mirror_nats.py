@@ -1,6 +1,8 @@
-"""A stream mirror of NATS JetStream between two servers, where ``nats-server`` is on PATH: what this package's mirror is measured beside.
+"""A stream mirror of NATS JetStream between two servers, where ``nats-server`` is on PATH: what
+this package's mirror is measured beside.
 
-``GOBIN=… go install github.com/nats-io/nats-server/v2@v2.10.22`` makes one. Streams are in memory, as Redis' queues are.
+``GOBIN=… go install github.com/nats-io/nats-server/v2@v2.10.22`` makes one. Streams are in memory,
+as Redis' queues are.
 """
 
 from __future__ import annotations
@@ -60,9 +62,15 @@ def servers(folder: Path) -> Iterator[tuple[Client, Client]]:
     with ExitStack() as stack:
         for port, name in ((hub, "hub"), (leaf, "leaf")):
             file = folder / f"{name}.conf"
-            store = f'jetstream {{domain: {name}, store_dir: "{folder / name}", max_memory_store: 2GB}}'
+            store = (
+                f'jetstream {{domain: {name}, store_dir: "{folder / name}", max_memory_store: 2GB}}'
+            )
             file.write_text(f"port: {port}\nserver_name: {name}\n{store}\n{of[port]}\n")
-            process = stack.enter_context(subprocess.Popen([SERVER, "-c", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [SERVER, "-c", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                )
+            )
             stack.callback(process.kill)
             wait_until(lambda at=port: _listens(at), what=f"{name} of NATS is up")  # type: ignore[misc]
         yield Client(hub), Client(leaf)
@@ -74,7 +82,9 @@ def _listens(port: int) -> bool:
 
 
 def filled(hub: Client, rows: int, size: int) -> None:
-    hub.ask("STREAM.CREATE.bench", name="bench", subjects=["bench"], storage="memory", num_replicas=1)
+    hub.ask(
+        "STREAM.CREATE.bench", name="bench", subjects=["bench"], storage="memory", num_replicas=1
+    )
     for _ in range(rows // 1000):
         hub.socket.sendall(publication(size) * 1000)
     wait_until(lambda: hub.messages("bench") == rows, what="the stream is filled")
@@ -87,7 +97,12 @@ def publication(size: int) -> bytes:
 
 def copying(leaf: Client) -> None:
     """Begin the mirror."""
-    leaf.ask("STREAM.CREATE.copy", name="copy", storage="memory", mirror={"name": "bench", "external": {"api": "$JS.hub.API"}})
+    leaf.ask(
+        "STREAM.CREATE.copy",
+        name="copy",
+        storage="memory",
+        mirror={"name": "bench", "external": {"api": "$JS.hub.API"}},
+    )
 
 
 def mirrored_s(leaf: Client, rows: int) -> float:

@@ -1,4 +1,6 @@
-"""The outbox: what its calls cost against SQLite itself, and its forwarding against push_many. Messages of 100 B, on the local disk."""
+"""The outbox: what its calls cost against SQLite itself, and its forwarding against push_many.
+Messages of 100 B, on the local disk.
+"""
 
 from __future__ import annotations
 
@@ -39,27 +41,72 @@ def run(runs: int = RUNS) -> Iterator[Row]:
             )
         yield from calls(found)
         over = Spread.of(ratios(found["shared"], found["sqlite"]))
-        yield Row("Outbox, 100 tasks at once: rate against SQLite, one fsync a call", over.text(1), "", None)
+        yield Row(
+            "Outbox, 100 tasks at once: rate against SQLite, one fsync a call",
+            over.text(1),
+            "",
+            None,
+        )
         events = Spread.of([publishing(here) for _ in range(runs)])
-        yield Row("Outbox, publish_many of 100: events a second", events.text(0), f"≥ {EVENT_RATE}", events.median >= EVENT_RATE)
+        yield Row(
+            "Outbox, publish_many of 100: events a second",
+            events.text(0),
+            f"≥ {EVENT_RATE}",
+            events.median >= EVENT_RATE,
+        )
         with redis() as (server, _):
-            both = alternating(runs, forwarding=lambda: forwarding(here, server.url), push_many=lambda: pushing(server.url))
+            both = alternating(
+                runs,
+                forwarding=lambda: forwarding(here, server.url),
+                push_many=lambda: pushing(server.url),
+            )
         over = Spread.of(ratios(both["forwarding"], both["push_many"]))
         rate = f"{over.text()}; {Spread.of(both['forwarding']).median / 1000:.0f} k/s"
-        yield Row(f"Outbox, forwarding {FORWARDED:,} messages: rate against push_many", rate, f"≥ {FORWARD}", over.median >= FORWARD)
+        yield Row(
+            f"Outbox, forwarding {FORWARDED:,} messages: rate against push_many",
+            rate,
+            f"≥ {FORWARD}",
+            over.median >= FORWARD,
+        )
         opening = Spread.of(reopening(here, runs))
-        yield Row(f"Outbox, opening a store of {STORED:,} messages", opening.text(3, " s"), f"< {REOPEN_S:.0f} s", opening.median < REOPEN_S)
+        yield Row(
+            f"Outbox, opening a store of {STORED:,} messages",
+            opening.text(3, " s"),
+            f"< {REOPEN_S:.0f} s",
+            opening.median < REOPEN_S,
+        )
 
 
 def calls(found: dict[str, list[float]]) -> Iterator[Row]:
     over = Spread.of(ratios(found["thread"], found["sqlite"]))
-    yield Row("SQLite in a thread that a loop asks and awaits, against SQLite, one fsync a call", over.text(), "", None)
-    for name, what in (("one", "no loop"), ("awaited", "asyncio"), ("one_sent", "no loop, forwarded"), ("awaited_sent", "asyncio, forwarded")):
+    yield Row(
+        "SQLite in a thread that a loop asks and awaits, against SQLite, one fsync a call",
+        over.text(),
+        "",
+        None,
+    )
+    for name, what in (
+        ("one", "no loop"),
+        ("awaited", "asyncio"),
+        ("one_sent", "no loop, forwarded"),
+        ("awaited_sent", "asyncio, forwarded"),
+    ):
         over = Spread.of(ratios(found[name], found["sqlite"]))
         rate = f"{over.text()}; {Spread.of(found[name]).median:.0f} a second"
-        yield Row(f"Outbox, one call after the other, {what}: rate against SQLite, one fsync a call", rate, f"≥ {CALL}", over.median >= CALL)
+        yield Row(
+            f"Outbox, one call after the other, {what}: rate against SQLite, one fsync a call",
+            rate,
+            f"≥ {CALL}",
+            over.median >= CALL,
+        )
     over = Spread.of(ratios(found["awaited"], found["thread"]))
-    yield Row("Outbox, one call after the other, asyncio: rate against SQLite in a thread that a loop asks", over.text(), "", None)
+    yield Row(
+        "Outbox, one call after the other, asyncio: rate against SQLite in a thread that a loop"
+        " asks",
+        over.text(),
+        "",
+        None,
+    )
 
 
 def _path(here: Path) -> Path:
@@ -148,7 +195,10 @@ def shared(here: Path) -> float:
 def publishing(here: Path) -> float:
     data = [{"user": n, "name": "x" * 60} for n in range(100)]
     with SyncOutbox(_path(here), NOWHERE) as outbox:
-        return _rate(EVENTS, lambda: [outbox.publish_many(["user.signup"], data) for _ in range(EVENTS // 100)])
+        return _rate(
+            EVENTS,
+            lambda: [outbox.publish_many(["user.signup"], data) for _ in range(EVENTS // 100)],
+        )
 
 
 def _filled(path: Path, messages: int) -> Path:

@@ -1,4 +1,6 @@
-"""A Kafka broker and Spark's connector for it, from Maven Central; only this benchmark has them, in a folder that git ignores."""
+"""A Kafka broker and Spark's connector for it, from Maven Central; only this benchmark has them, in
+a folder that git ignores.
+"""
 
 from __future__ import annotations
 
@@ -35,58 +37,116 @@ JAVA = (
 )
 POM = """<project><modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>peers</artifactId><version>1</version>
 <dependencies>{}</dependencies></project>
-"""
+"""  # noqa: E501
 DEPENDENCY = """
 <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
 <exclusions>{}</exclusions></dependency>"""
 EXCLUSION = "<exclusion><groupId>{}</groupId><artifactId>{}</artifactId></exclusion>"
 # What Spark brings itself; two Scala libraries in one Java would not go together.
-OF_SPARK = (("org.apache.hadoop", "*"), ("org.scala-lang", "*"), ("org.scala-lang.modules", "*"), ("org.slf4j", "*"), ("org.apache.spark", "*"))
+OF_SPARK = (
+    ("org.apache.hadoop", "*"),
+    ("org.scala-lang", "*"),
+    ("org.scala-lang.modules", "*"),
+    ("org.slf4j", "*"),
+    ("org.apache.spark", "*"),
+)
 
 
 def broker_jars() -> list[Path]:
     """The broker with what it needs, and a logger to stderr."""
-    return _jars(f"broker-{BROKER}", [("org.apache.kafka", "kafka_2.13", BROKER, ()), ("org.slf4j", "slf4j-simple", "1.7.36", ())])
+    return _jars(
+        f"broker-{BROKER}",
+        [
+            ("org.apache.kafka", "kafka_2.13", BROKER, ()),
+            ("org.slf4j", "slf4j-simple", "1.7.36", ()),
+        ],
+    )
 
 
 def connector_jars() -> list[Path]:
     """The Kafka connector of the Spark that is installed, without what Spark itself has."""
     spark, last = version("pyspark"), None
     for provider in (spark, PROVIDER):
-        parts = [("spark-sql-kafka-0-10_2.13", spark), ("spark-token-provider-kafka-0-10_2.13", provider)]
+        parts = [
+            ("spark-sql-kafka-0-10_2.13", spark),
+            ("spark-token-provider-kafka-0-10_2.13", provider),
+        ]
         try:
-            return _jars(f"connector-{spark}", [("org.apache.spark", name, of, OF_SPARK) for name, of in parts])
+            return _jars(
+                f"connector-{spark}",
+                [("org.apache.spark", name, of, OF_SPARK) for name, of in parts],
+            )
         except LocalToolMissing as error:
             last = error
     assert last is not None
     raise last
 
 
-def _jars(name: str, wanted: Sequence[tuple[str, str, str, Sequence[tuple[str, str]]]]) -> list[Path]:
+def _jars(
+    name: str, wanted: Sequence[tuple[str, str, str, Sequence[tuple[str, str]]]]
+) -> list[Path]:
     """The jars of these dependencies (group, artifact, version, exclusions), fetched once."""
     folder = CACHE / name
     if not folder.is_dir():
         CACHE.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
             pom = Path(scratch) / "pom.xml"
-            pom.write_text(POM.format("".join(DEPENDENCY.format(*w[:3], "".join(EXCLUSION.format(*e) for e in w[3])) for w in wanted)))
-            _maven(name, ["-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}/jars", "-DincludeScope=runtime"])
+            pom.write_text(
+                POM.format(
+                    "".join(
+                        DEPENDENCY.format(*w[:3], "".join(EXCLUSION.format(*e) for e in w[3]))
+                        for w in wanted
+                    )
+                )
+            )
+            _maven(
+                name,
+                [
+                    "-f",
+                    str(pom),
+                    "dependency:copy-dependencies",
+                    f"-DoutputDirectory={scratch}/jars",
+                    "-DincludeScope=runtime",
+                ],
+            )
             (Path(scratch) / "jars").rename(folder)
     return sorted(folder.glob("*.jar"))
 
 
 def _maven(name: str, arguments: Sequence[str]) -> None:
     if not shutil.which("mvn"):
-        raise LocalToolMissing(tool="mvn", reason="it fetches Kafka", remedy="Install Maven (on Debian and Ubuntu: apt-get install maven).")
-    done = subprocess.run(["mvn", "-q", "-B", *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        raise LocalToolMissing(
+            tool="mvn",
+            reason="it fetches Kafka",
+            remedy="Install Maven (on Debian and Ubuntu: apt-get install maven).",
+        )
+    done = subprocess.run(
+        ["mvn", "-q", "-B", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     if done.returncode:
-        said = next((line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line), "it said nothing")
-        remedy = "Is Maven Central reachable, and has it a connector of this Spark? make bench-peers takes Spark 4.2."
+        said = next(
+            (line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line),
+            "it said nothing",
+        )
+        remedy = (
+            "Is Maven Central reachable, and has it a connector of this Spark? make bench-peers"
+            " takes Spark 4.2."
+        )
         raise LocalToolMissing(tool=name, reason=f"mvn cannot fetch it: {said}", remedy=remedy)
 
 
 def _java(jars: Sequence[Path], *words: str) -> list[str]:
-    return [f"{ensure_java()}/bin/java", *words[:-1], "-cp", ":".join(map(str, jars)), *words[-1].split()]
+    return [
+        f"{ensure_java()}/bin/java",
+        *words[:-1],
+        "-cp",
+        ":".join(map(str, jars)),
+        *words[-1].split(),
+    ]
 
 
 class Kafka:
@@ -103,7 +163,9 @@ class Kafka:
         self._tool.stdin.write(" ".join(map(str, words)) + "\n")
         self._tool.stdin.flush()
         if not (answer := self._tool.stdout.readline()):
-            raise RuntimeError(f"KafkaTool ended at {' '.join(map(str, words))}; its error is above")
+            raise RuntimeError(
+                f"KafkaTool ended at {' '.join(map(str, words))}; its error is above"
+            )
         return json.loads(answer)
 
 
@@ -116,16 +178,23 @@ def kafka() -> Iterator[Kafka]:
         conf = Path(folder) / "server.properties"
         conf.write_text(_properties(folder, *ports))
         formatted = subprocess.run(
-            _java(jars, f"kafka.tools.StorageTool format -t MkU3OEVBNTcwNTJENDM2Qk -c {conf}"), capture_output=True, text=True, check=False
+            _java(jars, f"kafka.tools.StorageTool format -t MkU3OEVBNTcwNTJENDM2Qk -c {conf}"),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert formatted.returncode == 0, formatted.stdout + formatted.stderr
         log = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=error",)
-        broker = subprocess.Popen(_java(jars, *HEAP, *JAVA, *log, f"kafka.Kafka {conf}"), stdout=subprocess.DEVNULL)
+        broker = subprocess.Popen(
+            _java(jars, *HEAP, *JAVA, *log, f"kafka.Kafka {conf}"), stdout=subprocess.DEVNULL
+        )
         try:
             _await_port(ports[0], broker)
             url = f"127.0.0.1:{ports[0]}"
             command = _java(jars, "-Xmx1G", *log, f"{TOOL} {url}")
-            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tool:
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ) as tool:
                 try:
                     yield Kafka(url, tool)
                 finally:

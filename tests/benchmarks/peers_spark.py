@@ -1,4 +1,5 @@
-"""One way of the comparison in a process of its own, since a session keeps how it was started: a request a line on stdin, an answer on stdout.
+"""One way of the comparison in a process of its own, since a session keeps how it was started: a
+request a line on stdin, an answer on stdout.
 
 python -m tests.benchmarks.peers_spark WAY LIVE WHERE JAR,JAR…
 """
@@ -18,7 +19,10 @@ from typing import Any
 from tests.benchmarks.harness import add_batch_s, drain, session
 
 # The two engines of busmq_spark: format and options.
-ENGINES: dict[str, tuple[str, dict[str, str]]] = {"python": ("busmq", {}), "java": ("busmq-realtime", {})}
+ENGINES: dict[str, tuple[str, dict[str, str]]] = {
+    "python": ("busmq", {}),
+    "java": ("busmq-realtime", {}),
+}
 TASKS = "2"
 REMEMBERED_BATCHES = 20_000
 """Those of two minutes, for their times while the traffic lasts."""
@@ -29,9 +33,13 @@ TUNED_SOURCE = {
     "kafka.fetch.max.bytes": str(64 << 20),
     "kafka.receive.buffer.bytes": str(1 << 20),
 }
-TUNED_SINK = {"kafka.batch.size": str(256 << 10), "kafka.buffer.memory": str(64 << 20), "kafka.send.buffer.bytes": str(1 << 20)}
+TUNED_SINK = {
+    "kafka.batch.size": str(256 << 10),
+    "kafka.buffer.memory": str(64 << 20),
+    "kafka.send.buffer.bytes": str(1 << 20),
+}
 # JSON with digits that differ, for Lua's hashes of long strings look at every fourth byte only.
-VALUE = """concat(substr(concat('{"n":', value, ',"at":', xxhash64(value), ',"of":"', repeat(md5(cast(value AS STRING)), %d)), 1, %d), '"}')"""
+VALUE = """concat(substr(concat('{"n":', value, ',"at":', xxhash64(value), ',"of":"', repeat(md5(cast(value AS STRING)), %d)), 1, %d), '"}')"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +58,47 @@ class Way:
     def format(self) -> str:
         return ENGINES[self.name][0] if self.ours else "kafka"
 
-    def source(self, name: str, keep: bool = False, most: int = 0, live: bool = False) -> dict[str, str]:
-        """Options to read a queue or topic from its start; ``keep``: nothing leaves it; ``most`` a batch; ``live``: by one task."""
+    def source(
+        self, name: str, keep: bool = False, most: int = 0, live: bool = False
+    ) -> dict[str, str]:
+        """Options to read a queue or topic from its start; ``keep``: nothing leaves it; ``most`` a
+        batch; ``live``: by one task.
+        """
         limit = {"maxOffsetsPerTrigger": str(most)} if most else {}
         if self.ours:
             tasks = {} if live else {"minPartitions": TASKS}
-            return {"redis.url": self.where, "subscribe": name, **({"ack": "none"} if keep else {}), **tasks, **limit, **ENGINES[self.name][1]}
+            return {
+                "redis.url": self.where,
+                "subscribe": name,
+                **({"ack": "none"} if keep else {}),
+                **tasks,
+                **limit,
+                **ENGINES[self.name][1],
+            }
         tuned = TUNED_SOURCE if self.name == "tuned" else {}
-        return {"kafka.bootstrap.servers": self.where, "subscribe": name, "startingOffsets": "earliest", **limit, **tuned}
+        return {
+            "kafka.bootstrap.servers": self.where,
+            "subscribe": name,
+            "startingOffsets": "earliest",
+            **limit,
+            **tuned,
+        }
 
     def sink(self, name: str, delivery: str = "") -> dict[str, str]:
         """Options to write one; our deliveries, or every replica's acknowledgement."""
         if self.ours:
-            return {"redis.url": self.where, "queue": name, **({"delivery": delivery} if delivery else {}), **ENGINES[self.name][1]}
-        return {"kafka.bootstrap.servers": self.where, "topic": name, "kafka.acks": "all", **(TUNED_SINK if self.name == "tuned" else {})}
+            return {
+                "redis.url": self.where,
+                "queue": name,
+                **({"delivery": delivery} if delivery else {}),
+                **ENGINES[self.name][1],
+            }
+        return {
+            "kafka.bootstrap.servers": self.where,
+            "topic": name,
+            "kafka.acks": "all",
+            **(TUNED_SINK if self.name == "tuned" else {}),
+        }
 
 
 @dataclass(slots=True)
@@ -75,7 +110,9 @@ class Runner:
     _live: list[Any] = field(default_factory=list)
 
     def rows(self, options: dict[str, str]) -> Any:
-        return self.spark.readStream.format(self.way.format).options(**options).load().select("value")
+        return (
+            self.spark.readStream.format(self.way.format).options(**options).load().select("value")
+        )
 
     def drain(self, source: str, rows: int) -> dict[str, float]:
         """A whole query over a backlog, and its batches alone."""
@@ -85,14 +122,24 @@ class Runner:
         return {"whole": took[0], "batch": add_batch_s(checked(progress, rows))}
 
     def sink(self, target: str, rows: int, size: int, delivery: str) -> dict[str, float]:
-        """A batch of so many rows that Spark makes, into the sink and into none, and what the sink adds."""
-        made = self.spark.readStream.format("rate-micro-batch").options(rowsPerBatch=str(rows), numPartitions=TASKS).load()
+        """A batch of so many rows that Spark makes, into the sink and into none, and what the sink
+        adds.
+        """
+        made = (
+            self.spark.readStream.format("rate-micro-batch")
+            .options(rowsPerBatch=str(rows), numPartitions=TASKS)
+            .load()
+        )
         frame = made.selectExpr(VALUE % (size // 32 + 1, size - 2) + " AS value")
         none = add_batch_s(checked(drain(frame), rows))
-        some = add_batch_s(checked(drain(frame, self.way.format, **self.way.sink(target, delivery)), rows))
+        some = add_batch_s(
+            checked(drain(frame, self.way.format, **self.way.sink(target, delivery)), rows)
+        )
         return {"added": some - none}
 
-    def copy(self, source: str, target: str, rows: int, most: int, delivery: str) -> dict[str, float]:
+    def copy(
+        self, source: str, target: str, rows: int, most: int, delivery: str
+    ) -> dict[str, float]:
         """A whole query from one queue into another."""
         frame = self.rows(self.way.source(source, most=most))
         with timed() as took:
@@ -100,13 +147,17 @@ class Runner:
         return {"whole": took[0]}
 
     def begin(self, source: str, target: str, batch: str, delivery: str) -> dict[str, float]:
-        """A query that goes on: by micro-batches without pause, or real-time ones of such a duration."""
+        """A query that goes on: by micro-batches without pause, or real-time ones of such a
+        duration.
+        """
         import busmq_spark
 
         # Gone with the session, since Spark still writes there while the query stops.
         folder = tempfile.mkdtemp(prefix="busmq-peers-")
         frame = self.rows(self.way.source(source, live=True))
-        writer = frame.writeStream.format(self.way.format).options(**self.way.sink(target, delivery), checkpointLocation=folder)
+        writer = frame.writeStream.format(self.way.format).options(
+            **self.way.sink(target, delivery), checkpointLocation=folder
+        )
         if not batch:
             writer = writer.trigger(processingTime="0 seconds")
         elif self.way.name == "kafka":
@@ -123,24 +174,46 @@ class Runner:
         query.stop()
         if error:
             raise error
-        return {"trigger": statistics.median(took[len(took) // 2 :] or [0])}  # the first half warms Java up
+        return {
+            "trigger": statistics.median(took[len(took) // 2 :] or [0])
+        }  # the first half warms Java up
 
     def begin_own(self, rows: int) -> dict[str, float]:
-        """Micro-batches without pause that nothing stores and whose rows Spark makes; for the Python engine, a Python source and sink in memory."""
+        """Micro-batches without pause that nothing stores and whose rows Spark makes; for the
+        Python engine, a Python source and sink in memory.
+        """
         stream, in_python = self.spark.readStream, self.way.name == "python"
         if in_python:
-            frame = stream.format("busmq_ceiling").options(rows=str(rows), size="100", tasks="1", endless="true").load().select("value")
+            frame = (
+                stream.format("busmq_ceiling")
+                .options(rows=str(rows), size="100", tasks="1", endless="true")
+                .load()
+                .select("value")
+            )
         else:
-            frame = stream.format("rate-micro-batch").options(rowsPerBatch=str(rows), numPartitions="1").load().selectExpr("string(value)")
+            frame = (
+                stream.format("rate-micro-batch")
+                .options(rowsPerBatch=str(rows), numPartitions="1")
+                .load()
+                .selectExpr("string(value)")
+            )
         writer = frame.writeStream.format("busmq_ceiling" if in_python else "noop")
         folder = tempfile.mkdtemp(prefix="busmq-peers-")
-        self._live.append(writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start())
+        self._live.append(
+            writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
+        )
         return {}
 
 
 def trigger_ms(query: Any) -> list[float]:
-    """Of the newest batches with rows, as many as Spark remembers: how long each took as a whole, logs included, in ms."""
-    return [each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]]
+    """Of the newest batches with rows, as many as Spark remembers: how long each took as a whole,
+    logs included, in ms.
+    """
+    return [
+        each["durationMs"]["triggerExecution"]
+        for each in query.recentProgress
+        if each["numInputRows"]
+    ]
 
 
 @contextmanager
@@ -160,8 +233,11 @@ def checked(progress: list[Any], rows: int) -> list[Any]:
 
 
 def main(name: str, live: str, where: str, jars: str = "") -> None:
-    settings = {"spark.sql.streaming.numRecentProgressUpdates": str(REMEMBERED_BATCHES)} | ({"spark.jars": jars} if jars else {})
-    # The Java engine comes with the settings of real-time mode, Kafka's connector as it comes with none.
+    settings = {"spark.sql.streaming.numRecentProgressUpdates": str(REMEMBERED_BATCHES)} | (
+        {"spark.jars": jars} if jars else {}
+    )
+    # The Java engine comes with the settings of real-time mode, Kafka's connector as it comes with
+    # none.
     spark = session(name != "kafka", name == "java" or (bool(live) and name == "tuned"), settings)
     runner = Runner(Way(name, where), spark)
     print(json.dumps({"ready": spark.version}), flush=True)

@@ -1,4 +1,6 @@
-"""A process that pushes ready-made batches by Lua, three under way: ``… -m tests.benchmarks.pusher URL MESSAGES BYTES``."""
+"""A process that pushes ready-made batches by Lua, three under way:
+``… -m tests.benchmarks.pusher URL MESSAGES BYTES``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ def main(words: Sequence[str]) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(rows // len(values)):
-        for _ in link.stream((script("push", keys.appending, (keys.available, *chunk)) for chunk in chunks(values)), 3):
+        for _ in link.stream(
+            (script("push", keys.appending, (keys.available, *chunk)) for chunk in chunks(values)),
+            3,
+        ):
             pass
 
 

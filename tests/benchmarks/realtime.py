@@ -1,4 +1,6 @@
-"""Push to arrival in real-time mode, beside the Python source and sink and beside the floor: the same client without Spark in between."""
+"""Push to arrival in real-time mode, beside the Python source and sink and beside the floor: the
+same client without Spark in between.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,23 @@ from typing import Any
 import busmq_spark
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.demo.latency_clients import PERCENTILE_POINTS, Workload, percentiles, workload_clients
-from tests.benchmarks.harness import Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
+from busmq_spark.demo.latency_clients import (
+    PERCENTILE_POINTS,
+    Workload,
+    percentiles,
+    workload_clients,
+)
+from tests.benchmarks.harness import (
+    Row,
+    Spread,
+    add_batch_s,
+    alternating,
+    drain,
+    fill,
+    ratios,
+    redis,
+    session,
+)
 from tests.benchmarks.latency import apart as python_apart
 from tests.spark.monitor import Monitor
 
@@ -39,11 +56,18 @@ class Way:
 
     @property
     def target(self) -> str:
-        return ", ".join(f"{point} ≤ {ms:g}" for point, ms in self.most) + " ms" if self.most else ""
+        return (
+            ", ".join(f"{point} ≤ {ms:g}" for point, ms in self.most) + " ms" if self.most else ""
+        )
 
 
 WAYS = {
-    "early5": Way(f"real-time mode, 5 s batches, from {WARM_S:g} s to {WARM_S + SECONDS:g} s after the start of the query", 1000, "5 seconds"),
+    "early5": Way(
+        f"real-time mode, 5 s batches, from {WARM_S:g} s to {WARM_S + SECONDS:g} s after the start"
+        " of the query",
+        1000,
+        "5 seconds",
+    ),
     "rt5": Way("real-time mode, 5 s batches", 1000, "5 seconds", (("p50", 1), ("p99", 10))),
     "rt60": Way("real-time mode, 60 s batches", 1000, "60 seconds", (("p99", 3),)),
     "many5": Way("real-time mode, 5 s batches", 20_000, "5 seconds", (("p99", 10),)),
@@ -51,8 +75,13 @@ WAYS = {
     "plain": Way("Python source and sink, as Spark comes", 1000),
     "tuned": Way("Python source and sink, tuned", 1000),
 }
-# Java compiles what runs once a batch only after dozens of batches, so those of 60 s are measured in a Java that has seen many of 5 s.
-SETTINGS = {"live": ("early5", "rt5", "many5", "rt60", "many60"), "plain": ("plain",), "tuned": ("tuned",)}
+# Java compiles what runs once a batch only after dozens of batches, so those of 60 s are measured
+# in a Java that has seen many of 5 s.
+SETTINGS = {
+    "live": ("early5", "rt5", "many5", "rt60", "many60"),
+    "plain": ("plain",),
+    "tuned": ("tuned",),
+}
 
 
 def run(runs: int = RUNS, seconds: float = SECONDS) -> Iterator[Row]:
@@ -70,22 +99,37 @@ def run(runs: int = RUNS, seconds: float = SECONDS) -> Iterator[Row]:
 
 def row(way: Way, found: Sequence[dict[str, dict[str, float]]]) -> Row:
     """The percentiles of all runs, and whether their medians keep to what is wanted."""
-    spread = {kind: {point: Spread.of([run[kind][point] for run in found]) for point in PERCENTILE_POINTS} for kind in ("pipeline", "floor")}
+    spread = {
+        kind: {point: Spread.of([run[kind][point] for run in found]) for point in PERCENTILE_POINTS}
+        for kind in ("pipeline", "floor")
+    }
     digits = 1 if way.batch else 0
-    shown = ", ".join(f"{point} {spread['pipeline'][point].text(digits)}" for point in ("p50", "p95", "p99", "max"))
+    shown = ", ".join(
+        f"{point} {spread['pipeline'][point].text(digits)}"
+        for point in ("p50", "p95", "p99", "max")
+    )
     floor = ", ".join(f"{point} {spread['floor'][point].median:.1f}" for point in ("p50", "p99"))
-    met = all(spread["pipeline"][point].median <= ms for point, ms in way.most) if way.most else None
-    what = f"Push to arrival, {way.rate:,} msg/s of {SIZE} B, queue → `base64(value)` → queue, {way.what}"
+    met = (
+        all(spread["pipeline"][point].median <= ms for point, ms in way.most) if way.most else None
+    )
+    what = (
+        f"Push to arrival, {way.rate:,} msg/s of {SIZE} B, queue → `base64(value)` → queue,"
+        f" {way.what}"
+    )
     return Row(what, f"{shown} ms; without Spark {floor}", way.target, met)
 
 
 def apart(setting: str, seconds: float) -> Found:
-    """The ways of a setting in a process of their own, since Java keeps what was set when it started."""
+    """The ways of a setting in a process of their own, since Java keeps what was set when it
+    started.
+    """
     return python_apart(setting, seconds, "tests.benchmarks.realtime")
 
 
 def once(setting: str, seconds: float) -> Found:
-    """A session; for ways with the same trigger a query, and some traffic to warm it up; for each way the traffic that counts."""
+    """A session; for ways with the same trigger a query, and some traffic to warm it up; for each
+    way the traffic that counts.
+    """
     spark = session(setting != "plain", realtime=setting == "live")
     found: Found = {}
     for _, names in groupby(SETTINGS[setting], lambda name: WAYS[name].batch):
@@ -105,7 +149,10 @@ def with_one_query(spark: Any, names: Sequence[str], seconds: float) -> Found:
         for name in names:
             rate = WAYS[name].rate
             counts = timed(server.url, Workload("in", "out", rate, seconds, SIZE))
-            found[name] = {"pipeline": counts, "floor": timed(server.url, Workload("floor", "floor", rate, FLOOR_S, SIZE))}
+            found[name] = {
+                "pipeline": counts,
+                "floor": timed(server.url, Workload("floor", "floor", rate, FLOOR_S, SIZE)),
+            }
         query.stop()
     return found
 
@@ -114,7 +161,12 @@ def pipeline(spark: Any, way: Way, url: str, folder: str) -> Any:
     """The query, started."""
     name = "busmq-realtime" if way.batch else "busmq"
     where = {"redis.url": url}
-    frame = spark.readStream.format(name).options(**where, subscribe="in").load().selectExpr("base64(value) AS value")
+    frame = (
+        spark.readStream.format(name)
+        .options(**where, subscribe="in")
+        .load()
+        .selectExpr("base64(value) AS value")
+    )
     writer = frame.writeStream.format(name).options(**where, queue="out", checkpointLocation=folder)
     return (busmq_spark.realtime(writer, way.batch) if way.batch else writer).start()
 
@@ -134,11 +186,19 @@ def throughput() -> Row:
     with redis() as (server, link):
         fill(link, "bench", BACKLOG, SIZE)
         where = {"redis.url": server.url, "subscribe": "bench", "ack": "none", "minPartitions": "2"}
-        python, java = (spark.readStream.format(name).options(**where).load() for name in ("busmq", "busmq-realtime"))
-        found = alternating(RUNS, python=lambda: add_batch_s(drain(python)), java=lambda: add_batch_s(drain(java)))
+        python, java = (
+            spark.readStream.format(name).options(**where).load()
+            for name in ("busmq", "busmq-realtime")
+        )
+        found = alternating(
+            RUNS, python=lambda: add_batch_s(drain(python)), java=lambda: add_batch_s(drain(java))
+        )
     share = Spread.of(ratios(found["python"], found["java"]))
     rate = BACKLOG / Spread.of(found["java"]).median
-    what = f"Drain {BACKLOG:,} × {SIZE} B into noop, two tasks: rate of the source in Java against the one in Python"
+    what = (
+        f"Drain {BACKLOG:,} × {SIZE} B into noop, two tasks: rate of the source in Java against the"
+        " one in Python"
+    )
     spark.stop()
     return Row(what, f"{share.text()}, {rate / 1e6:.2f} M msg/s", "≥ 1", share.median >= 1)
 

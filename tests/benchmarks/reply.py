@@ -1,4 +1,6 @@
-"""From a range reply of Redis to an Arrow column, the ways that were tried: each alone, on a reply in memory, without Spark and Redis."""
+"""From a range reply of Redis to an Arrow column, the ways that were tried: each alone, on a reply
+in memory, without Spark and Redis.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,20 @@ def run(sizes: tuple[int, ...] = SIZES, runs: int = RUNS) -> Iterator[Row]:
             reply, expected = bytearray(_reply(values)), pa.array(values, pa.binary())
             for name, way in ways.items():
                 assert way(reply, len(values)).equals(expected), name
-            found = alternating(runs, **{name: partial(_ns, way, reply, len(values)) for name, way in ways.items()})
-            against = {name: Spread.of(ratios(found[name], found["ours"])) for name in list(ways)[1:]}
-            others = "; ".join(f"{name} {Spread.of(found[name]).median:.0f}, × {over.text(1)}" for name, over in against.items())
-            what = f"Reply to Arrow column, values of {'' if even else 'about '}{size:,} B: ns a message, and of other ways"
+            found = alternating(
+                runs, **{name: partial(_ns, way, reply, len(values)) for name, way in ways.items()}
+            )
+            against = {
+                name: Spread.of(ratios(found[name], found["ours"])) for name in list(ways)[1:]
+            }
+            others = "; ".join(
+                f"{name} {Spread.of(found[name]).median:.0f}, × {over.text(1)}"
+                for name, over in against.items()
+            )
+            what = (
+                f"Reply to Arrow column, values of {'' if even else 'about '}{size:,} B: ns a"
+                " message, and of other ways"
+            )
             yield Row(what, f"{Spread.of(found['ours']).text(0)}; {others}", "", None)
 
 
@@ -78,13 +90,19 @@ def objects(reply: bytearray, rows: int) -> Any:
 def _sample(size: int, even: bool) -> list[bytes]:
     """Values for one full reply."""
     seeded = random.Random(size)  # the same for every run
-    lengths = [size if even else seeded.randint(size // 2, size + size // 2) for _ in range(TARGET_REPLY_BYTES // size // 2)]
+    lengths = [
+        size if even else seeded.randint(size // 2, size + size // 2)
+        for _ in range(TARGET_REPLY_BYTES // size // 2)
+    ]
     return [b"x" * length for length in lengths]
 
 
 def _reply(values: list[bytes]) -> bytes:
     parts = [b"*%d\r\n" % (2 * len(values))]
-    parts += [b"$7\r\n%d\r\n$%d\r\n%s\r\n" % (1_000_000 + at, len(value), value) for at, value in enumerate(values)]
+    parts += [
+        b"$7\r\n%d\r\n$%d\r\n%s\r\n" % (1_000_000 + at, len(value), value)
+        for at, value in enumerate(values)
+    ]
     return b"".join(parts)
 
 

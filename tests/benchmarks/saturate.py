@@ -1,4 +1,6 @@
-"""Pushes to one queue as fast as Redis takes it, until killed: ``python -m tests.benchmarks.saturate URL QUEUE``. The queue is kept short."""
+"""Pushes to one queue as fast as Redis takes it, until killed:
+``python -m tests.benchmarks.saturate URL QUEUE``. The queue is kept short.
+"""
 
 from __future__ import annotations
 

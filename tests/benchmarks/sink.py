@@ -1,4 +1,6 @@
-"""The sink against the same number of plain Python processes that push ready-made batches by Lua, without Spark."""
+"""The sink against the same number of plain Python processes that push ready-made batches by Lua,
+without Spark.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ LEAST = {"at-least-once": 0.6, "exactly-once": 0.4}
 def plain_s(url: str) -> float:
     """Seconds in which TASKS processes push ROWS messages, their start-up not counted."""
     command = [sys.executable, "-m", "tests.benchmarks.pusher", url, str(ROWS // TASKS), str(SIZE)]
-    workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(TASKS)]
+    workers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(TASKS)
+    ]
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
@@ -31,7 +36,9 @@ def plain_s(url: str) -> float:
 
 def spark_s(frame: Any, url: str, delivery: str) -> float:
     start = time.perf_counter()
-    frame.write.format("busmq").options(**{"redis.url": url, "queue": "bench", "delivery": delivery}).mode("append").save()
+    frame.write.format("busmq").options(
+        **{"redis.url": url, "queue": "bench", "delivery": delivery}
+    ).mode("append").save()
     return time.perf_counter() - start
 
 
@@ -61,7 +68,8 @@ def run(runs: int = RUNS) -> Iterator[Row]:
             share = Spread.of(ratios(found["plain"], seconds))
             rate = ROWS / Spread.of(seconds).median
             yield Row(
-                f"Write {ROWS:,} × {SIZE} B, {TASKS} tasks, {delivery}: rate against {TASKS} plain Python pushers",
+                f"Write {ROWS:,} × {SIZE} B, {TASKS} tasks, {delivery}: rate against {TASKS} plain"
+                " Python pushers",
                 f"{share.text()}, {rate / 1e3:.0f} k msg/s",
                 f"≥ {least}",
                 share.median >= least,

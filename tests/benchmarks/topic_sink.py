@@ -1,4 +1,6 @@
-"""The sink into the partitions of a topic, chosen by the key of each row, against the same rows for one queue."""
+"""The sink into the partitions of a topic, chosen by the key of each row, against the same rows for
+one queue.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,20 @@ def run(runs: int = RUNS) -> Iterator[Row]:
 
     module.built()
     spark = session()
-    rows = spark.range(0, ROWS, 1, TASKS).select(F.lit(b"x" * SIZE).alias("value"), (F.col("id") % KEYS).cast("string").alias("key"))
+    rows = spark.range(0, ROWS, 1, TASKS).select(
+        F.lit(b"x" * SIZE).alias("value"), (F.col("id") % KEYS).cast("string").alias("key")
+    )
     with redis() as (server, link):
 
         def write_s(frame: Any, sink: str, queues: list[str], **where: str) -> float:
             start = time.perf_counter()
-            frame.write.format(sink).options(**{"redis.url": server.url, **where}).mode("append").save()
+            frame.write.format(sink).options(**{"redis.url": server.url, **where}).mode(
+                "append"
+            ).save()
             seconds = time.perf_counter() - start
-            assert sum(link.run(q.count(QueueKeys(queue))) for queue in queues) == ROWS, "rows are missing"
+            assert sum(link.run(q.count(QueueKeys(queue))) for queue in queues) == ROWS, (
+                "rows are missing"
+            )
             for queue in queues:
                 link.run(q.close(QueueKeys(queue)))
             return seconds
@@ -38,12 +46,17 @@ def run(runs: int = RUNS) -> Iterator[Row]:
                 runs,
                 queue=lambda sink=sink: write_s(rows.drop("key"), sink, ["one"], queue="one"),  # type: ignore[misc]
                 topic=lambda sink=sink: write_s(  # type: ignore[misc]
-                    rows, sink, partition_queues("metrics", PARTITIONS), topic="metrics", partitions=str(PARTITIONS)
+                    rows,
+                    sink,
+                    partition_queues("metrics", PARTITIONS),
+                    topic="metrics",
+                    partitions=str(PARTITIONS),
                 ),
             )
             over = Spread.of(ratios(found["topic"], found["queue"]))
             rate = ROWS / Spread.of(found["topic"]).median
             what = (
-                f"Write {ROWS:,} × {SIZE} B by {KEYS:,} keys into a topic of {PARTITIONS}, exactly once, engine in {engine}: time against one queue"
+                f"Write {ROWS:,} × {SIZE} B by {KEYS:,} keys into a topic of {PARTITIONS}, exactly"
+                f" once, engine in {engine}: time against one queue"
             )
             yield Row(what, f"{over.text()}, {rate / 1e3:.0f} k msg/s", "≤ 1.5", over.median <= 1.5)

@@ -1,4 +1,6 @@
-"""A headless Chromium that a test drives over the DevTools protocol: open a page, run a script in it, wait for its promise."""
+"""A headless Chromium that a test drives over the DevTools protocol: open a page, run a script in
+it, wait for its promise.
+"""
 
 from __future__ import annotations
 
@@ -53,17 +55,25 @@ class Page:
         self._numbers = itertools.count(1)
 
     def run(self, script: str, **values: Any) -> Any:
-        """What ``script``, the body of an asynchronous function, returns. ``values`` are its constants."""
-        constants = "".join(f"const {name} = {json.dumps(value)};" for name, value in values.items())
+        """What ``script``, the body of an asynchronous function, returns. ``values`` are its
+        constants.
+        """
+        constants = "".join(
+            f"const {name} = {json.dumps(value)};" for name, value in values.items()
+        )
         expression = f"(async () => {{ {constants} {script} }})()"
-        answer = self.ask("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        answer = self.ask(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         if "exceptionDetails" in answer:
             thrown = answer["exceptionDetails"]
             raise ScriptError(thrown.get("exception", {}).get("description") or thrown["text"])
         return answer["result"].get("value")
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol; events that come before its answer are passed over."""
+        """One command of the DevTools protocol; events that come before its answer are passed
+        over.
+        """
         number = next(self._numbers)
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
@@ -82,7 +92,10 @@ class Browser:
         self._folder = folder
         with (folder / "browser.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [path, *FLAGS, f"--user-data-dir={folder}", "about:blank"], stdout=log, stderr=log, env=_variables(folder)
+                [path, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+                stdout=log,
+                stderr=log,
+                env=_variables(folder),
             )
         self._sockets = ExitStack()
 
@@ -97,27 +110,46 @@ class Browser:
     def open(self, url: str) -> Page:
         """A new tab that has loaded ``url``."""
         port_file = self._folder / "DevToolsActivePort"
-        wait_until(lambda: port_file.exists() and port_file.read_text().count("\n") == 1, what="Chromium says where it listens")
+        wait_until(
+            lambda: port_file.exists() and port_file.read_text().count("\n") == 1,
+            what="Chromium says where it listens",
+        )
         port, path = port_file.read_text().split("\n")
         browser = self._page(f"ws://127.0.0.1:{port}{path}")
         target = browser.ask("Target.createTarget", url=url)["targetId"]
         page = self._page(f"ws://127.0.0.1:{port}/devtools/page/{target}")
 
         def loaded() -> bool:
-            with suppress(ScriptError):  # what was evaluated while the tab went from its empty page to this one
-                return bool(page.run("return document.readyState === 'complete' && location.href === url", url=url))
+            with suppress(
+                ScriptError
+            ):  # what was evaluated while the tab went from its empty page to this one
+                return bool(
+                    page.run(
+                        "return document.readyState === 'complete' && location.href === url",
+                        url=url,
+                    )
+                )
             return False
 
         wait_until(loaded, what=f"{url} is loaded")
         return page
 
     def _page(self, url: str) -> Page:
-        return Page(self._sockets.enter_context(connect(url, max_size=None, compression=None, open_timeout=ANSWER_S)))
+        return Page(
+            self._sockets.enter_context(
+                connect(url, max_size=None, compression=None, open_timeout=ANSWER_S)
+            )
+        )
 
 
 def _variables(folder: Path) -> dict[str, str]:
     """A home of its own, and no bus of the desktop to ask for."""
-    return {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
+    return {
+        **os.environ,
+        "HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
+        "XDG_CACHE_HOME": str(folder),
+    }
 
 
 class _Quiet(SimpleHTTPRequestHandler):

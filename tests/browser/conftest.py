@@ -25,14 +25,21 @@ PAGE = """<!doctype html>
     while (!condition()) await new Promise((again) => setTimeout(again, 10));
   };
 </script>
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     path = found()
     need(node.missing())
-    need("" if path else "no Chromium: install one (on Debian and Ubuntu: apt-get install chromium), then run `make test` again")
+    need(
+        ""
+        if path
+        else (
+            "no Chromium: install one (on Debian and Ubuntu: apt-get install chromium), then run"
+            " `make test` again"
+        )
+    )
     assert path is not None
     with Browser(path, tmp_path_factory.mktemp("chromium")) as running:
         yield running

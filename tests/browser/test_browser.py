@@ -1,4 +1,6 @@
-"""The browser client that npm busmq publishes, unchanged, in a real Chromium, against our federation server."""
+"""The browser client that npm busmq publishes, unchanged, in a real Chromium, against our
+federation server.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def enter(page: Page, serving: Serving, secret: str = SECRET) -> None:
     page.run("window.bus = busmq(url, secret)", url=serving.url, secret=secret)
 
 
-def test_queue_pushes_of_a_page_arrive_in_order_with_their_ids(page: Page, serving: Serving, bus: SyncBus, fresh: Fresh) -> None:
+def test_queue_pushes_of_a_page_arrive_in_order_with_their_ids(
+    page: Page, serving: Serving, bus: SyncBus, fresh: Fresh
+) -> None:
     enter(page, serving)
     name = fresh("browser")
     ids = page.run(
@@ -58,7 +62,9 @@ def test_queue_pushes_of_a_page_arrive_in_order_with_their_ids(page: Page, servi
         assert [message.text for message in queue.consume(max=len(TEXTS))] == TEXTS
 
 
-def test_queue_messages_reach_a_page_in_order_and_its_acks_count(page: Page, serving: Serving, bus: SyncBus, fresh: Fresh) -> None:
+def test_queue_messages_reach_a_page_in_order_and_its_acks_count(
+    page: Page, serving: Serving, bus: SyncBus, fresh: Fresh
+) -> None:
     enter(page, serving)
     name = fresh("browser")
     with bus.queue(name) as queue:
@@ -83,10 +89,15 @@ def test_queue_messages_reach_a_page_in_order_and_its_acks_count(page: Page, ser
             many=len(TEXTS),
         )
         assert got == [[number, text] for number, text in enumerate(TEXTS, 1)]
-        assert [message.id for message in queue.consume(reliable=True, max=2)] == [len(TEXTS) - 1, len(TEXTS)]
+        assert [message.id for message in queue.consume(reliable=True, max=2)] == [
+            len(TEXTS) - 1,
+            len(TEXTS),
+        ]
 
 
-def test_channel_between_a_page_and_python(page: Page, serving: Serving, bus: SyncBus, fresh: Fresh) -> None:
+def test_channel_between_a_page_and_python(
+    page: Page, serving: Serving, bus: SyncBus, fresh: Fresh
+) -> None:
     enter(page, serving)
     name = fresh("browser")
     with bus.channel(name, "server", "client") as channel:
@@ -107,7 +118,9 @@ def test_channel_between_a_page_and_python(page: Page, serving: Serving, bus: Sy
         assert page.run("await until(() => heard.length > 0); return heard") == ["to the page 😀"]
 
 
-def test_pubsub_between_a_page_and_python(page: Page, serving: Serving, bus: SyncBus, fresh: Fresh) -> None:
+def test_pubsub_between_a_page_and_python(
+    page: Page, serving: Serving, bus: SyncBus, fresh: Fresh
+) -> None:
     enter(page, serving)
     name = fresh("browser")
     page.run(
@@ -129,7 +142,9 @@ def test_pubsub_between_a_page_and_python(page: Page, serving: Serving, bus: Syn
         assert [next(messages).text, next(messages).text] == ["to the page", "from the page"]
 
 
-def test_persisted_object_of_a_page_is_the_one_of_python(page: Page, serving: Serving, bus: SyncBus, fresh: Fresh) -> None:
+def test_persisted_object_of_a_page_is_the_one_of_python(
+    page: Page, serving: Serving, bus: SyncBus, fresh: Fresh
+) -> None:
     enter(page, serving)
     name = fresh("browser")
     page.run(
@@ -151,21 +166,30 @@ def test_persisted_object_of_a_page_is_the_one_of_python(page: Page, serving: Se
 
 def refused(serving: Serving) -> int:
     """How many handshakes the server has refused for their secret."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/metrics", timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{serving.port}/metrics", timeout=PATIENCE_S
+    ) as answer:
         text = answer.read().decode()
-    [found] = re.findall(r'^busmq_federation_refused_total\{reason="secret"\} (\d+)', text, re.MULTILINE)
+    [found] = re.findall(
+        r'^busmq_federation_refused_total\{reason="secret"\} (\d+)', text, re.MULTILINE
+    )
     return int(found)
 
 
 def test_page_with_a_wrong_secret_gets_nowhere(page: Page, serving: Serving, fresh: Fresh) -> None:
     before = refused(serving)
     enter(page, serving, "not the secret at all")
-    page.run("window.reached = false; made(bus, 'queue', name).then(() => { reached = true; })", name=fresh("browser"))
+    page.run(
+        "window.reached = false; made(bus, 'queue', name).then(() => { reached = true; })",
+        name=fresh("browser"),
+    )
     wait_until(lambda: refused(serving) > before, what="the server refuses the page")
     assert page.run("return reached") is False
 
 
-def test_page_finds_back_to_a_server_that_was_restarted(page: Page, redis_url: str, tmp_path: Path, bus: SyncBus, fresh: Fresh) -> None:
+def test_page_finds_back_to_a_server_that_was_restarted(
+    page: Page, redis_url: str, tmp_path: Path, bus: SyncBus, fresh: Fresh
+) -> None:
     name, listen = fresh("browser"), f"127.0.0.1:{lasting_port()}"
     with bus.queue(name) as queue:
         with Serving(redis_url, tmp_path, everything(SECRET), listen=listen) as serving:
@@ -187,4 +211,8 @@ def test_page_finds_back_to_a_server_that_was_restarted(page: Page, redis_url: s
         queue.push("meanwhile")
         with Serving(redis_url, tmp_path, everything(SECRET), listen=listen):
             queue.push("after")
-            assert page.run("await until(() => got.length === 3); return got") == ["before", "meanwhile", "after"]
+            assert page.run("await until(() => got.length === 3); return got") == [
+                "before",
+                "meanwhile",
+                "after",
+            ]

@@ -1,4 +1,5 @@
-"""A process with one reliable side of a channel, to be killed: ``python -m tests.bus.channel_process NAME HOW ACK_UP_TO SETTINGS``.
+"""A process with one reliable side of a channel, to be killed:
+``python -m tests.bus.channel_process NAME HOW ACK_UP_TO SETTINGS``.
 
 Prints ``id text`` of each message, and acks those up to an id.
 """

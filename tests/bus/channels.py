@@ -10,7 +10,18 @@ from busmq_spark.bus.channel import Channel
 from busmq_spark.core.message import Message
 from tests.bus.tools import UNTIL_S
 
-TEXTS = ["plain", "", "héllo 世 😀", ":", ":1:", ":4:", "a:b:c", "line\nbreak\0 zero", '{"json": [1, null]}', "x" * 100_000]
+TEXTS = [
+    "plain",
+    "",
+    "héllo 世 😀",
+    ":",
+    ":1:",
+    ":4:",
+    "a:b:c",
+    "line\nbreak\0 zero",
+    '{"json": [1, null]}',
+    "x" * 100_000,
+]
 
 
 class Seen:
@@ -42,7 +53,9 @@ class Seen:
         return some
 
     async def until(self, *events: Any) -> None:
-        """Wait until these have come, in any order and with others between them; and forget everything up to now."""
+        """Wait until these have come, in any order and with others between them; and forget
+        everything up to now.
+        """
         async with asyncio.timeout(UNTIL_S):
             while not all(self.all.count(event) >= events.count(event) for event in events):
                 self._more.clear()

@@ -1,6 +1,8 @@
-"""One behaviour, many places: a test that takes ``place`` runs on one server, on three, behind sentinels and on a cluster; one that takes
-``open_bus`` also with the objects of another bus, behind our federation server (``federated``) and behind npm's (``npm``), save for what a table
-in federated.py excepts."""
+"""One behaviour, many places: a test that takes ``place`` runs on one server, on three, behind
+sentinels and on a cluster; one that takes ``open_bus`` also with the objects of another bus, behind
+our federation server (``federated``) and behind npm's (``npm``), save for what a table in
+federated.py excepts.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "open_bus" in metafunc.fixturenames and "layout" not in metafunc.definition.originalname:
         name = f"{metafunc.module.__name__.rpartition('.')[2]}::{metafunc.function.__name__}"
         places += [] if name in EXCEPT else ["federated"]
-        places += [] if name in EXCEPT or name in EXCEPT_NPM else [pytest.param("npm", marks=pytest.mark.peer)]
+        places += (
+            []
+            if name in EXCEPT or name in EXCEPT_NPM
+            else [pytest.param("npm", marks=pytest.mark.peer)]
+        )
     metafunc.parametrize("layout", places, indirect=True)
 
 
@@ -58,7 +64,9 @@ def redis(link: SyncLink) -> Redis:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step at a server that is away is given up after 1 s, and not after 8: for tests of what comes after that."""
+    """A step at a server that is away is given up after 1 s, and not after 8: for tests of what
+    comes after that.
+    """
     monkeypatch.setattr(endpoint, "PATIENCE_S", 1.0)
 
 
@@ -71,12 +79,17 @@ def our_federation(redis_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def npm_federation(redis_url: str) -> Iterator[str]:
-    """The URL of one of npm busmq. That it lives at the end is part of the contract: it dies of whatever it does not expect."""
+    """The URL of one of npm busmq. That it lives at the end is part of the contract: it dies of
+    whatever it does not expect.
+    """
     need(missing())
     with Peer([redis_url]) as peer:
         port = peer.call("federateServe", urls=[redis_url], path="/bus", secret=SECRET)
         yield f"ws://127.0.0.1:{port}/bus"
-        wait_until(lambda: peer.call("federateSockets") == 0, what="the server has noticed that the last bus has gone")
+        wait_until(
+            lambda: peer.call("federateSockets") == 0,
+            what="the server has noticed that the last bus has gone",
+        )
         assert peer.errors == []
 
 
@@ -84,7 +97,11 @@ def npm_federation(redis_url: str) -> Iterator[str]:
 def open_bus(layout: str, request: pytest.FixtureRequest) -> OpenBus:
     if layout in FAR:
         url, far = request.getfixturevalue("redis_url"), request.getfixturevalue(FAR[layout])
-        given = {"federate": far, "federate_secret": SECRET, "federate_secret_in_url": layout == "npm"}
+        given = {
+            "federate": far,
+            "federate_secret": SECRET,
+            "federate_secret_in_url": layout == "npm",
+        }
         return lambda **settings: FederatedBus(url, **{**given, **settings})
     servers = servers_of(layout, request.getfixturevalue)
     return lambda **settings: Bus(**{**servers, **settings})

@@ -1,4 +1,6 @@
-"""A consumer to be killed: ``python -m tests.bus.holder <url> <queue>`` takes messages reliably, prints their ids and acks nothing."""
+"""A consumer to be killed: ``python -m tests.bus.holder <url> <queue>`` takes messages reliably,
+prints their ids and acks nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ async def main(url: str, name: str) -> None:
 
 def leave() -> None:
     """Start one in a process of its own, print its number, and end with our input."""
-    child = subprocess.Popen([sys.executable, "-m", "tests.bus.holder", *sys.argv[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.bus.holder", *sys.argv[1:]],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     print(child.pid, flush=True)
     sys.stdin.read()
 

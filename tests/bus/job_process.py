@@ -1,7 +1,9 @@
-"""Processes to be killed: ``python -m tests.bus.job_process <place> work|wait <queue> …``; place: see killable.py.
+"""Processes to be killed: ``python -m tests.bus.job_process <place> work|wait <queue> …``; place:
+see killable.py.
 
-``work``: a worker of group g that prints id and try of each job when it begins; the handler never returns while the field ``hold`` is there.
-``wait``: sends a job, prints its id, and waits for group g.
+``work``: a worker of group g that prints id and try of each job when it begins; the handler never
+returns while the field ``hold`` is there. ``wait``: sends a job, prints its id, and waits for group
+g.
 """
 
 from __future__ import annotations
@@ -26,10 +28,18 @@ async def handler(job: Job) -> None:
     await job.save()
 
 
-async def work(place: str, name: str, tries: str, limit: str, group_limit: str = "0", lease_s: str = "1") -> None:
+async def work(
+    place: str, name: str, tries: str, limit: str, group_limit: str = "0", lease_s: str = "1"
+) -> None:
     options: WorkerKeywords = {"start": "earliest", "lease_s": int(lease_s), "deadline_s": None}
     async with Bus(**json.loads(place)) as bus:
-        await bus.jobs(name).worker("g", tries=int(tries), limit=int(limit), group_limit=int(group_limit), **options)(handler).run()
+        await (
+            bus.jobs(name)
+            .worker(
+                "g", tries=int(tries), limit=int(limit), group_limit=int(group_limit), **options
+            )(handler)
+            .run()
+        )
 
 
 async def wait(place: str, name: str) -> None:

@@ -52,7 +52,10 @@ async def nothing(job: Job) -> None:
 async def letters(jobs: Jobs) -> list[DeadLetter]:
     """The dead letters of the queue."""
     async with jobs.bus.queue(f"{jobs.queue.name}.dead") as dead:
-        return [dead_letter.decode_letter(message.value) async for message in dead.consume(remove=False, max=await dead.count())]
+        return [
+            dead_letter.decode_letter(message.value)
+            async for message in dead.consume(remove=False, max=await dead.count())
+        ]
 
 
 async def keys_of(queue: Queue, job: Job) -> list[str]:
@@ -67,7 +70,7 @@ async def soon(work: Awaitable[object]) -> object:
 
 async def until_none(left: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(UNTIL_S):
-        while await left():  # noqa: ASYNC110  what is in Redis publishes no change
+        while await left():  # noqa: ASYNC110  # what is in Redis publishes no change
             await asyncio.sleep(0.01)
 
 

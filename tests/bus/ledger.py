@@ -1,4 +1,6 @@
-"""Processes that read a shared group, and a ledger of what they have printed: who has begun which message, and who has acked it."""
+"""Processes that read a shared group, and a ledger of what they have printed: who has begun which
+message, and who has acked it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Ledger:
         assert [pair for pair, workers in self.begun.items() if len(workers) > 1] == []
 
     def check_acks(self) -> None:
-        """Each message was acked once at most, by who had leased it last. Not so where replies are lost: who asks again takes it for its own."""
+        """Each message was acked once at most, by who had leased it last. Not so where replies are
+        lost: who asks again takes it for its own.
+        """
         assert [(id, tries) for id, tries in self.acked if tries != self.latest[id]] == []
         assert len({id for id, _ in self.acked}) == len(self.acked)
 
@@ -61,14 +65,18 @@ class Worker(Killable):
             self.ledger.latest[id] = max(tries, self.ledger.latest.get(id, 0))
 
     def goes_on(self, answers: int) -> bool:
-        """Whether it has settled more than so many batches, or is dead; it is stopped, or is about to be."""
+        """Whether it has settled more than so many batches, or is dead; it is stopped, or is about
+        to be.
+        """
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
         return self.answers > answers or self.process.returncode is not None
 
 
 async def wake(ledger: Ledger, hang: Sequence[int]) -> None:
-    """A worker that hangs with a message goes on when another has it, which hangs, too, until the first has answered: too late."""
+    """A worker that hangs with a message goes on when another has it, which hangs, too, until the
+    first has answered: too late.
+    """
     for id in hang:
         await until(lambda id=id: ledger.latest.get(id, 0) > 1)
         for worker in [worker for tries in (1, 2) for worker in ledger.begun.get((id, tries), [])]:

@@ -1,4 +1,6 @@
-"""A topic, a group, jobs and an outbox at work, while a test breaks something: ``flow`` waits for more of each, and at the end all must be done."""
+"""A topic, a group, jobs and an outbox at work, while a test breaks something: ``flow`` waits for
+more of each, and at the end all must be done.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,14 @@ class SharedLoad:
         self._groups: list[SharedGroup] = []
         for queue in (self.queue, self._buses[1].queue(self._name)):
             await self._stack.enter_async_context(queue)
-            self._groups.append(await self._stack.enter_async_context(queue.group("g", shared=True, lease_s=self._lease_s)))
-        self._tasks = [asyncio.ensure_future(work) for work in (self._push(), *map(self._read, self._groups))]
+            self._groups.append(
+                await self._stack.enter_async_context(
+                    queue.group("g", shared=True, lease_s=self._lease_s)
+                )
+            )
+        self._tasks = [
+            asyncio.ensure_future(work) for work in (self._push(), *map(self._read, self._groups))
+        ]
         return self
 
     async def __aexit__(self, *error: Any) -> None:
@@ -69,7 +77,10 @@ class SharedLoad:
     async def _read(self, group: SharedGroup) -> None:
         async for batch in group.batches(20):
             self.seen += [(each.id, each.tries) for each in batch]
-            bad, good = [each for each in batch if each.value == b"bad"], [each for each in batch if each.value != b"bad"]
+            bad, good = (
+                [each for each in batch if each.value == b"bad"],
+                [each for each in batch if each.value != b"bad"],
+            )
             self._bad |= {each.id for each in bad}
             await group.reject(bad, "bad")
             refused = await group.ack(good)
@@ -80,7 +91,9 @@ class SharedLoad:
         await until(lambda: len(self.seen) > wanted)
 
     async def finish(self) -> None:
-        """Each message has come, no try of one twice; who had it last has acked it, once; and dead letters are those that were given up."""
+        """Each message has come, no try of one twice; who had it last has acked it, once; and dead
+        letters are those that were given up.
+        """
         self._enough = True
         await self._tasks[0]
         await asyncio.wait_for(self._groups[0].wait_idle(), UNTIL_S)
@@ -88,9 +101,14 @@ class SharedLoad:
         assert {id for id, _ in self.seen} == {*range(1, last + 1)}
         assert len({*self.seen}) == len(self.seen)
         latest = dict(sorted(self.seen))
-        assert sorted(self._acked) == [(id, tries) for id, tries in latest.items() if id not in self._bad]
+        assert sorted(self._acked) == [
+            (id, tries) for id, tries in latest.items() if id not in self._bad
+        ]
         async with self._buses[0].queue(f"{self._name}.dead") as dead:
-            assert {dead_letter.decode_letter(each.value).id for each in await dead_letters(dead, await dead.count())} == self._bad
+            assert {
+                dead_letter.decode_letter(each.value).id
+                for each in await dead_letters(dead, await dead.count())
+            } == self._bad
 
 
 class TopicLoad:
@@ -105,7 +123,9 @@ class TopicLoad:
         self._stack = AsyncExitStack()
         await self._stack.enter_async_context(self.topic)
         self.readers = [await self._stack.enter_async_context(self._reader()) for _ in range(2)]
-        self._producer = await self._stack.enter_async_context(Producer(self.topic, keys=8, pause_s=PACE_S))
+        self._producer = await self._stack.enter_async_context(
+            Producer(self.topic, keys=8, pause_s=PACE_S)
+        )
         await balanced(self.readers, PARTITIONS)
         return self
 
@@ -121,7 +141,12 @@ class TopicLoad:
         async with self._reader() as third:
             await balanced([*self.readers, third], PARTITIONS)
         await balanced(self.readers, PARTITIONS)
-        await until(lambda: all(count > before[partition] for partition, count in Counter(each[0] for each in self.seen).items()))
+        await until(
+            lambda: all(
+                count > before[partition]
+                for partition, count in Counter(each[0] for each in self.seen).items()
+            )
+        )
 
     async def finish(self) -> None:
         """Each message has come, in order."""
@@ -147,7 +172,9 @@ class JobLoad:
         self._stack = AsyncExitStack()
         for jobs in (self.jobs, self._other):
             await self._stack.enter_async_context(jobs)
-            await self._stack.enter_async_context(jobs.worker("g", lease_s=self._lease_s)(self._handle))
+            await self._stack.enter_async_context(
+                jobs.worker("g", lease_s=self._lease_s)(self._handle)
+            )
         self._sending = asyncio.ensure_future(self._send())
         return self
 
@@ -223,7 +250,9 @@ class OutboxLoad:
         self._enough = True
         await self._pushing
         await self._outbox.wait_drained(UNTIL_S)
-        assert [each.json() async for each in self._queue.consume(max=await self._queue.count())] == [*range(self._kept)]
+        assert [
+            each.json() async for each in self._queue.consume(max=await self._queue.count())
+        ] == [*range(self._kept)]
 
 
 Load = TopicLoad | SharedLoad | JobLoad | OutboxLoad
@@ -231,7 +260,9 @@ Loads = tuple[TopicLoad, SharedLoad, JobLoad, OutboxLoad]
 
 
 @asynccontextmanager
-async def loads(servers: Servers, folder: Path, fresh: Fresh, lease_s: float = LONG_S) -> AsyncIterator[Loads]:
+async def loads(
+    servers: Servers, folder: Path, fresh: Fresh, lease_s: float = LONG_S
+) -> AsyncIterator[Loads]:
     """All of them, at work, and at the end all is done."""
     async with Bus(**servers.place) as one, Bus(**servers.place) as other:
         buses, place, name = [one, other], servers.place, fresh()
@@ -239,7 +270,12 @@ async def loads(servers: Servers, folder: Path, fresh: Fresh, lease_s: float = L
         names = [near(lambda name: QueueKeys(name, True).metadata) for _ in range(2)]
         topic = TopicLoad(buses, place, near(lambda name: TopicKeys(name, True).base))
         shared, jobs = SharedLoad(buses, name, lease_s), JobLoad(buses, names[0], lease_s)
-        async with topic, shared, jobs, OutboxLoad(buses, place, folder / "outbox.db", names[1]) as outbox:
+        async with (
+            topic,
+            shared,
+            jobs,
+            OutboxLoad(buses, place, folder / "outbox.db", names[1]) as outbox,
+        ):
             await flow(topic, shared, jobs, outbox)
             yield topic, shared, jobs, outbox
             for each in (topic, shared, jobs, outbox):

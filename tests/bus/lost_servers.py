@@ -1,4 +1,6 @@
-"""The servers of a layout, of which a test kills some: those that have successors once nothing is lost by it, others to come back as they were."""
+"""The servers of a layout, of which a test kills some: those that have successors once nothing is
+lost by it, others to come back as they were.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel, EmbeddedStandaloneServers
+from busmq_spark.embedded import (
+    EmbeddedCluster,
+    EmbeddedRedis,
+    EmbeddedSentinel,
+    EmbeddedStandaloneServers,
+)
 from tests.conftest import Fresh
 from tests.soak.machine import Machine
 from tests.support import wait_in_sync, wait_until
@@ -20,7 +27,9 @@ LONG_SILENCE_MS = 60_000
 
 
 def kill_in_sync(master: EmbeddedRedis) -> EmbeddedRedis:
-    """SIGKILL once its replica has everything that anybody was told is stored: what Redis itself loses is not ours to find."""
+    """SIGKILL once its replica has everything that anybody was told is stored: what Redis itself
+    loses is not ours to find.
+    """
     master.command("CLIENT", "PAUSE", 20_000, "WRITE")
     wait_in_sync(master)
     master.kill()
@@ -33,7 +42,13 @@ class Servers:
     def __init__(self, group: Kind, machine: Machine | None = None) -> None:
         """``machine``: on which they run, if it is one of their own."""
         self._group, self._machine = group, machine
-        self._layout = "cluster" if isinstance(group, EmbeddedCluster) else "sentinel" if isinstance(group, EmbeddedSentinel) else "direct"
+        self._layout = (
+            "cluster"
+            if isinstance(group, EmbeddedCluster)
+            else "sentinel"
+            if isinstance(group, EmbeddedSentinel)
+            else "direct"
+        )
 
     @property
     def machine(self) -> Machine:
@@ -50,10 +65,14 @@ class Servers:
         """A name whose key is at the node of a cluster where ``key`` is; any in another layout."""
         if not isinstance(group := self._group, EmbeddedCluster):
             return fresh()
-        return next(name for name in iter(fresh, "") if group.owner(key_of(name)) is group.owner(key))
+        return next(
+            name for name in iter(fresh, "") if group.owner(key_of(name)) is group.owner(key)
+        )
 
     def kill(self, queue: Queue) -> None:
-        """The one that has the queue; it comes back at once where it has no successor, and else as the replica of that."""
+        """The one that has the queue; it comes back at once where it has no successor, and else as
+        the replica of that.
+        """
         if isinstance(self._group, EmbeddedStandaloneServers):
             server = self._group.servers[queue.server]
             server.kill()
@@ -87,12 +106,19 @@ class Servers:
 
     def _master(self, queue: Queue) -> EmbeddedRedis:
         assert not isinstance(self._group, EmbeddedStandaloneServers)
-        return self._group.master if isinstance(self._group, EmbeddedSentinel) else self._group.owner(queue.keys.metadata)
+        return (
+            self._group.master
+            if isinstance(self._group, EmbeddedSentinel)
+            else self._group.owner(queue.keys.metadata)
+        )
 
     def _all(self) -> list[EmbeddedRedis]:
         if isinstance(self._group, EmbeddedCluster):
             return self._group.nodes
-        return [*self._group.servers, *(self._group.sentinels if isinstance(self._group, EmbeddedSentinel) else [])]
+        return [
+            *self._group.servers,
+            *(self._group.sentinels if isinstance(self._group, EmbeddedSentinel) else []),
+        ]
 
 
 @contextmanager

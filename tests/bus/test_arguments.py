@@ -1,4 +1,6 @@
-"""Each argument of the bus and its objects is taken as it is, or refused with ConfigError before any connection."""
+"""Each argument of the bus and its objects is taken as it is, or refused with ConfigError before
+any connection.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,38 @@ from busmq_spark.redis_io.redis_layout import redis_layout
 
 URL, FAR = "redis://h", "ws://h/bus"
 VALUES: list[Any] = [
-    *(True, False, None, -1, 0, 1, 10**30, 1.5, math.nan, math.inf, b"x", ("a", "b"), ["a"], {"a": 1}, object()),
-    *("", " ", " x", "x ", "x\n", "x\r\n", "a\x00b", "\ud800", "NaN", "1", "true", "FALSE", "('a', 'b')"),
+    *(
+        True,
+        False,
+        None,
+        -1,
+        0,
+        1,
+        10**30,
+        1.5,
+        math.nan,
+        math.inf,
+        b"x",
+        ("a", "b"),
+        ["a"],
+        {"a": 1},
+        object(),
+    ),
+    *(
+        "",
+        " ",
+        " x",
+        "x ",
+        "x\n",
+        "x\r\n",
+        "a\x00b",
+        "\ud800",
+        "NaN",
+        "1",
+        "true",
+        "FALSE",
+        "('a', 'b')",
+    ),
 ]
 TEXTS = {" ", " x", "x ", "x\n", "x\r\n", "a\x00b", "NaN", "1", "true", "FALSE", "('a', 'b')"}
 """What names of queues and the like may be: they are obeyed as they are."""
@@ -84,17 +116,29 @@ ROWS: dict[str, Row] = {
     "persist ttl_s": (lambda v: bus().persist("p", ttl_s=v), NONE, (1,)),
     "federate": (lambda v: bus().federate(v, FAR, secret="s"), NONE, ()),
     "federate secret": (lambda v: bus().federate(queue(), FAR, secret=v), NAMES | {"1"}, ()),
-    "federate secret_in_url": (lambda v: bus().federate(queue(), FAR, secret="s", secret_in_url=v), NONE, (True, False, None)),
+    "federate secret_in_url": (
+        lambda v: bus().federate(queue(), FAR, secret="s", secret_in_url=v),
+        NONE,
+        (True, False, None),
+    ),
     "group": (lambda v: queue().group(v), NAMES, ()),
     "group shared": (lambda v: queue().group("g", shared=v), NONE, (True, False)),
     "shared group": (lambda v: queue().group(v, shared=True), NAMES, ()),
-    "shared group lease_s": (lambda v: queue().group("g", shared=True, lease_s=v), NONE, (None, 1, 1.5)),
+    "shared group lease_s": (
+        lambda v: queue().group("g", shared=True, lease_s=v),
+        NONE,
+        (None, 1, 1.5),
+    ),
     "shared group tries": (lambda v: queue().group("g", shared=True, tries=v), NONE, (None, 1)),
     "shared group limit": (lambda v: queue().group("g", shared=True, limit=v), NONE, (None, 0, 1)),
     "shared group dead": (lambda v: queue().group("g", shared=True, dead=v), TEXTS, (None,)),
     "worker": (lambda v: bus().jobs("j").worker(v), NAMES, ()),
     "worker limit": (lambda v: bus().jobs("j").worker("g", limit=v), NONE, (1, 10**30)),
-    "worker deadline_s": (lambda v: bus().jobs("j").worker("g", deadline_s=v), NONE, (None, 1, 1.5)),
+    "worker deadline_s": (
+        lambda v: bus().jobs("j").worker("g", deadline_s=v),
+        NONE,
+        (None, 1, 1.5),
+    ),
     "mirror origin": (lambda v: bus().mirror(v, "q"), NONE, ()),
     "mirror queue": (lambda v: bus().mirror(URL, v), TEXTS, ()),
     "mirror user": (lambda v: bus().mirror(URL, "q", user=v), TEXTS | {""}, (None,)),
@@ -119,7 +163,11 @@ def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_argument_is_obeyed_or_refused(argument: str) -> None:
     call, texts, others = ROWS[argument]
     for value in VALUES:
-        obeyed = value in texts if isinstance(value, str) else any(type(value) is type(each) and value == each for each in others)
+        obeyed = (
+            value in texts
+            if isinstance(value, str)
+            else any(type(value) is type(each) and value == each for each in others)
+        )
         if obeyed:
             call(value)
             continue
@@ -147,7 +195,10 @@ def test_a_list_of_addresses_is_a_list_of_servers(tmp_path: Path) -> None:
     several = ["redis://a", "redis://b:7"]
     assert [each.port for each in redis_layout(Bus(several).options).servers] == [6379, 7]
     assert [each.port for each in redis_layout(Bus(tuple(several)).options).servers] == [6379, 7]
-    assert Bus(federate=["ws://a/bus", "ws://b/bus"], federate_secret="s").options.federate == "ws://a/bus,ws://b/bus"
+    assert (
+        Bus(federate=["ws://a/bus", "ws://b/bus"], federate_secret="s").options.federate
+        == "ws://a/bus,ws://b/bus"
+    )
     assert MirrorSettings(origin=several, patterns=("q",)).origin == "redis://a,redis://b:7"  # type: ignore[arg-type]
     Outbox(tmp_path / "o.db", several)
 
@@ -177,7 +228,9 @@ def test_a_bad_list_of_addresses_is_refused(url: list[Any], why: str) -> None:
         (lambda: queue().group("g", shared=True, lease=3), "has no option 'lease'"),
     ],
 )
-def test_a_misspelt_argument_is_refused_with_the_nearest(made: Callable[[], object], nearest: str) -> None:
+def test_a_misspelt_argument_is_refused_with_the_nearest(
+    made: Callable[[], object], nearest: str
+) -> None:
     with pytest.raises(ConfigError, match=nearest):
         made()
 
@@ -197,7 +250,17 @@ def test_no_secret_shows_in_a_refusal() -> None:
 
 
 def test_a_federation_address_refuses_what_is_no_web_socket_url() -> None:
-    for url in ("", " ws://h", "ws://h\n", "ws://h?x", "ws://u@h", "ws://h#", "ws://h:0", "redis://h", "ws://"):
+    for url in (
+        "",
+        " ws://h",
+        "ws://h\n",
+        "ws://h?x",
+        "ws://u@h",
+        "ws://h#",
+        "ws://h:0",
+        "redis://h",
+        "ws://",
+    ):
         with pytest.raises(ConfigError):
             FederationAddress(url, "s").parse_url()
 

@@ -1,4 +1,6 @@
-"""The bus as a scope: what it says of its servers, how it begins, and that nothing is left of it."""
+"""The bus as a scope: what it says of its servers, how it begins, and that nothing is left of
+it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ async def test_nothing_survives_the_scope(fresh: Fresh) -> None:
             assert await stored(queue) == list(range(2, 101))
 
 
-async def test_a_bus_may_be_opened_again_and_not_twice_at_once(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_bus_may_be_opened_again_and_not_twice_at_once(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     bus = open_bus()
     with pytest.raises(StateError, match="Use it inside"):
         await bus.queue(fresh()).exists()
@@ -61,7 +65,9 @@ async def test_online_and_offline_call_coroutine_functions_too(open_bus: OpenBus
     seen: list[Any] = []
 
     async def slowly(error: BusError | None) -> None:
-        await asyncio.sleep(0.01)  # nothing is waited for: this handler takes its time, and leaving the bus must not
+        await asyncio.sleep(
+            0.01
+        )  # nothing is waited for: this handler takes its time, and leaving the bus must not
         seen.append(("offline", error))
 
     bus = open_bus()
@@ -117,7 +123,9 @@ async def test_cancelling_the_body_leaves_the_scope(open_bus: OpenBus, fresh: Fr
         assert await stored(queue) == [5, 6, 7, 8, 9]
 
 
-@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit, GeneratorExit, asyncio.CancelledError, NoText])
+@pytest.mark.parametrize(
+    "kind", [ZeroDivisionError, SystemExit, GeneratorExit, asyncio.CancelledError, NoText]
+)
 async def test_what_a_handler_of_an_event_raises_is_logged_and_ends_nothing(
     open_bus: OpenBus, fresh: Fresh, kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,7 +153,9 @@ async def test_what_a_handler_of_an_event_raises_is_logged_and_ends_nothing(
     assert caplog.text.count("in broken") == 2  # the tracebacks
 
 
-async def test_a_handler_that_nobody_would_iterate_is_refused(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_handler_that_nobody_would_iterate_is_refused(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async def generator(existed: bool) -> AsyncIterator[int]:
         yield 1
 
@@ -177,10 +187,20 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known() -> None:
         Bus("redis://localhost", layout="ring")
 
 
-@pytest.mark.parametrize("setting", [{"reply_timeout_ms": 0}, {"reply_timeout_ms": 2.5}, {"federate_sockets": -3}, {"federate_sockets": True}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"reply_timeout_ms": 0},
+        {"reply_timeout_ms": 2.5},
+        {"federate_sockets": -3},
+        {"federate_sockets": True},
+    ],
+)
 def test_a_number_that_makes_no_sense_is_refused(setting: dict[str, Any]) -> None:
     [name] = setting
-    with pytest.raises(ConfigError, match=rf"option '{name}' is .*; expected a whole number of at least \d+"):
+    with pytest.raises(
+        ConfigError, match=rf"option '{name}' is .*; expected a whole number of at least \d+"
+    ):
         Bus("redis://localhost", **setting)
 
 
@@ -227,7 +247,9 @@ async def test_a_queue_warns_once_that_its_server_is_unreachable(fresh: Fresh) -
     assert [type(error) for error in heard] == [LinkLost]
 
 
-async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(three: EmbeddedStandaloneServers, fresh: Fresh) -> None:
+async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(
+    three: EmbeddedStandaloneServers, fresh: Fresh
+) -> None:
     keys = QueueKeys(fresh())
     home = server_index(keys.metadata, 3)
     elsewhere = (home + 1) % 3
@@ -282,7 +304,9 @@ async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_r
     assert events == ["online", "error", "online", "offline"]
 
 
-async def test_a_bus_opens_while_one_of_three_is_down(three: EmbeddedStandaloneServers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bus_opens_while_one_of_three_is_down(
+    three: EmbeddedStandaloneServers, caplog: pytest.LogCaptureFixture
+) -> None:
     three.servers[1].kill()
     events: list[str] = []
     bus = Bus(",".join(three.urls))

@@ -24,7 +24,9 @@ from tests.stored import read_at
 
 
 @pytest.mark.parametrize("first", ["connect", "listen"])
-async def test_both_sides_see_each_other_in_either_order_of_connecting(open_bus: OpenBus, fresh: Fresh, first: str) -> None:
+async def test_both_sides_see_each_other_in_either_order_of_connecting(
+    open_bus: OpenBus, fresh: Fresh, first: str
+) -> None:
     async with open_bus() as bus:
         one, two, seen_one, seen_two = pair(bus, fresh())
         await (one.connect() if first == "connect" else one.listen())
@@ -36,7 +38,9 @@ async def test_both_sides_see_each_other_in_either_order_of_connecting(open_bus:
         await seen_one.exactly("remote_connect")
 
 
-async def test_messages_arrive_in_order_with_the_ids_that_sending_gave(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_messages_arrive_in_order_with_the_ids_that_sending_gave(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         one, two, _, seen = pair(bus, fresh())
         await one.connect()
@@ -46,7 +50,9 @@ async def test_messages_arrive_in_order_with_the_ids_that_sending_gave(open_bus:
         await seen.exactly("connect", "remote_connect", *zip(ids, TEXTS, strict=True))
 
 
-async def test_what_came_behind_a_word_of_the_peer_is_handed_out_behind_its_event(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_came_behind_a_word_of_the_peer_is_handed_out_behind_its_event(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, open_bus() as other:
         peer, mine, seen = other.channel(name := fresh()), bus.channel(name), list[str]()
         await peer.connect()
@@ -66,12 +72,18 @@ async def test_what_came_behind_a_word_of_the_peer_is_handed_out_behind_its_even
 
 
 async def test_what_is_no_text_is_sent_as_json(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, await bus.channel(name := fresh()).connect() as one, await bus.channel(name).listen() as two:
+    async with (
+        open_bus() as bus,
+        await bus.channel(name := fresh()).connect() as one,
+        await bus.channel(name).listen() as two,
+    ):
         await one.send({"ü": [1, None]})
         assert (await anext(two.messages())).json() == {"ü": [1, None]}
 
 
-async def test_a_handler_that_fails_when_connecting_leaves_the_channel_as_it_is(redis_url: str, fresh: Fresh) -> None:
+async def test_a_handler_that_fails_when_connecting_leaves_the_channel_as_it_is(
+    redis_url: str, fresh: Fresh
+) -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -87,7 +99,9 @@ async def test_a_handler_that_fails_when_connecting_leaves_the_channel_as_it_is(
             break
 
 
-async def test_iterating_gets_every_message_and_ends_with_the_channel(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_iterating_gets_every_message_and_ends_with_the_channel(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         name = fresh()
         async with bus.channel(name) as one:
@@ -117,12 +131,19 @@ async def test_messages_wait_until_they_are_taken(open_bus: OpenBus, fresh: Fres
         assert (await taken).text == "a"
         assert [(await anext(two.messages())).text for _ in range(2)] == ["b", "c"]
         await two.disconnect()
-        await until(lambda: len([task for task in asyncio.all_tasks() if "reading channel" in task.get_name()]) == 1)  # the reader of the other side
+        await until(
+            lambda: (
+                len([task for task in asyncio.all_tasks() if "reading channel" in task.get_name()])
+                == 1
+            )
+        )  # the reader of the other side
         async with await bus.channel(name).listen() as three:
             assert (await anext(three.messages())).text == "d"
 
 
-async def test_a_wait_for_a_message_that_is_cancelled_loses_none(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_wait_for_a_message_that_is_cancelled_loses_none(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         name = fresh()
         one, two = await bus.channel(name).connect(), await bus.channel(name).listen()
@@ -140,7 +161,9 @@ async def test_a_wait_for_a_message_that_is_cancelled_loses_none(open_bus: OpenB
         assert [message.text for message in received] == [str(n) for n in range(200)]
 
 
-async def test_what_is_sent_while_the_peer_is_away_waits_for_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_is_sent_while_the_peer_is_away_waits_for_it(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         one, two, seen_one, seen_two = pair(bus, fresh())
         await one.connect()
@@ -151,12 +174,18 @@ async def test_what_is_sent_while_the_peer_is_away_waits_for_it(open_bus: OpenBu
         await one.send("while away")
         await seen_two.exactly("disconnect")
         await two.listen()
-        await seen_two.exactly("connect", "remote_connect", (3, "while away"))  # npm busmq would not say remote:connect again (Q12)
+        await seen_two.exactly(
+            "connect", "remote_connect", (3, "while away")
+        )  # npm busmq would not say remote:connect again (Q12)
         await seen_one.exactly("remote_connect")
 
 
-async def test_coming_and_going_is_seen_every_time(open_bus: OpenBus, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peer's answer to leaving is for the next connection, not for the one that just ends, however long that takes."""
+async def test_coming_and_going_is_seen_every_time(
+    open_bus: OpenBus, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer's answer to leaving is for the next connection, not for the one that just ends,
+    however long that takes.
+    """
     async with open_bus() as bus:
         one, two, seen_one, seen_two = pair(bus, fresh())
         await one.connect()
@@ -218,12 +247,27 @@ async def test_sending_to_a_role_needs_no_connection(open_bus: OpenBus, fresh: F
             await seen.exactly((1, "first"), (2, "second"))
 
 
-async def test_what_is_no_frame_is_an_error_and_reading_goes_on(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_is_no_frame_is_an_error_and_reading_goes_on(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         name = fresh()
-        async with bus.queue(channel_queue("local", name)) as queue, await bus.channel(name).connect(reliable=True) as channel:
+        async with (
+            bus.queue(channel_queue("local", name)) as queue,
+            await bus.channel(name).connect(reliable=True) as channel,
+        ):
             seen = Seen(channel)
-            for value in ("", ":", ":2", "garbage", ":9:x", ":é:x", b"\xff\xfe\xfd", ":12:x", ":2:good"):
+            for value in (
+                "",
+                ":",
+                ":2",
+                "garbage",
+                ":9:x",
+                ":é:x",
+                b"\xff\xfe\xfd",
+                ":12:x",
+                ":2:good",
+            ):
                 await queue.push(value)
             await seen.until((9, "good"))
             await queue.push(":0:")
@@ -231,15 +275,24 @@ async def test_what_is_no_frame_is_an_error_and_reading_goes_on(open_bus: OpenBu
             assert isinstance(error, ProtocolError)
             assert (error.details["id"], error.details["found"]) == (10, "':0:'")
             await channel.ack(9)
-            assert await bus.servers.commands[queue.server].execute(command("EXISTS", queue.keys.toack)) == 0  # they do not come again
+            assert (
+                await bus.servers.commands[queue.server].execute(
+                    command("EXISTS", queue.keys.toack)
+                )
+                == 0
+            )  # they do not come again
 
 
-async def test_a_full_peer_refuses_messages_and_learns_of_us_all_the_same_later(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_full_peer_refuses_messages_and_learns_of_us_all_the_same_later(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         one, two, seen_one, seen_two = pair(bus, fresh())
         async with bus.queue(channel_queue("remote", one.name)) as peers:
             pass
-        await bus.servers.commands[peers.server].run(flows.set_metadata(peers.keys, {"maxsize": "2"}, 30))
+        await bus.servers.commands[peers.server].run(
+            flows.set_metadata(peers.keys, {"maxsize": "2"}, 30)
+        )
         await one.connect()
         await one.send("a")
         with pytest.raises(QueueFull):
@@ -257,7 +310,9 @@ async def test_a_full_peer_refuses_messages_and_learns_of_us_all_the_same_later(
 async def test_what_needs_a_connection_says_so(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
         channel = bus.channel(fresh())
-        missing = pytest.raises(StateError, match=r"not connected\. Call connect\(\) or listen\(\) first")
+        missing = pytest.raises(
+            StateError, match=r"not connected\. Call connect\(\) or listen\(\) first"
+        )
         with missing:
             channel.send("x")
         with missing:
@@ -278,7 +333,9 @@ async def test_wrong_calls_say_what_to_do(open_bus: OpenBus, fresh: Fresh) -> No
             await bus.channel(fresh()).connect(last=3)
 
 
-async def test_leaving_the_bus_disconnects_and_leaves_no_task(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_leaving_the_bus_disconnects_and_leaves_no_task(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     before = asyncio.all_tasks()
     async with open_bus() as bus, open_bus() as other:
         one, two, _, _ = pair(bus, name := fresh())
@@ -296,9 +353,15 @@ async def test_leaving_the_bus_disconnects_and_leaves_no_task(open_bus: OpenBus,
         assert b":3:" in [message.value for message in stored]  # one had no reader any more
 
 
-def test_without_a_loop_it_is_the_same(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
+def test_without_a_loop_it_is_the_same(
+    layout: str, request: pytest.FixtureRequest, fresh: Fresh
+) -> None:
     name = fresh()
-    with Bus.sync(**servers_of(layout, request.getfixturevalue)) as bus, bus.channel(name) as one, bus.channel(name).listen(reliable=True) as two:
+    with (
+        Bus.sync(**servers_of(layout, request.getfixturevalue)) as bus,
+        bus.channel(name) as one,
+        bus.channel(name).listen(reliable=True) as two,
+    ):
         assert (one.connected, two.connected, one.name) == (True, True, name)
         assert [one.send(text) for text in "ab"] == [2, 3]
         assert one.send_to("local", "to myself") > 1

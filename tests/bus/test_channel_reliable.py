@@ -53,7 +53,9 @@ async def test_a_control_frame_never_acks_a_message(open_bus: OpenBus, fresh: Fr
         await seen_two.until((5, "b"))
         assert await unacked(bus, name, "remote") == [2, 3, 4, 5]
         await two.ack(2)
-        assert await unacked(bus, name, "remote") == [5]  # both control frames went along with the message before them
+        assert await unacked(bus, name, "remote") == [
+            5
+        ]  # both control frames went along with the message before them
         await two.ack(5)
         assert await unacked(bus, name, "remote") == []
         await one.disconnect()
@@ -62,7 +64,9 @@ async def test_a_control_frame_never_acks_a_message(open_bus: OpenBus, fresh: Fr
         assert await unacked(bus, name, "remote") == []  # nothing was waiting for the user's ack
 
 
-async def test_what_was_not_acked_comes_again_in_order_after_a_disconnect(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_was_not_acked_comes_again_in_order_after_a_disconnect(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         name = fresh()
         one, two = await bus.channel(name).connect(), bus.channel(name)
@@ -78,7 +82,9 @@ async def test_what_was_not_acked_comes_again_in_order_after_a_disconnect(open_b
             assert await next_texts(two, 3) == list("efg")
 
 
-async def test_messages_behind_the_last_one_handed_over_are_not_acked_with_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_messages_behind_the_last_one_handed_over_are_not_acked_with_it(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         name = fresh()
         one, two = await bus.channel(name).connect(), bus.channel(name)
@@ -91,7 +97,9 @@ async def test_messages_behind_the_last_one_handed_over_are_not_acked_with_it(op
             assert await next_texts(two, 2) == ["b", "c"]
 
 
-async def test_what_came_before_the_end_can_be_acked_after_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_came_before_the_end_can_be_acked_after_it(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         one, two, _, seen = pair(bus, name := fresh())
         await one.connect()
@@ -105,12 +113,16 @@ async def test_what_came_before_the_end_can_be_acked_after_it(open_bus: OpenBus,
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
-async def test_a_side_that_is_cancelled_twice_while_it_waits_leaves_nothing_attached(redis_url: str, fresh: Fresh, turns: int) -> None:
+async def test_a_side_that_is_cancelled_twice_while_it_waits_leaves_nothing_attached(
+    redis_url: str, fresh: Fresh, turns: int
+) -> None:
     async with Bus(redis_url) as bus, Bus(redis_url) as other:
         name = fresh()
         await bus.channel(name).listen(reliable=True)
         waiting = asyncio.create_task(other.channel(name).listen(reliable=True))
-        await until(lambda: len(other._objects) == 2)  # both queues, and then the other reader is waited for
+        await until(
+            lambda: len(other._objects) == 2
+        )  # both queues, and then the other reader is waited for
         waiting.cancel()
         for _ in range(turns):
             await asyncio.sleep(0)  # a turn of the loop, no time
@@ -120,10 +132,16 @@ async def test_a_side_that_is_cancelled_twice_while_it_waits_leaves_nothing_atta
         assert not other._objects
 
 
-async def test_one_side_has_one_reliable_reader_and_the_next_one_waits(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_one_side_has_one_reliable_reader_and_the_next_one_waits(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, open_bus() as other:
         name = fresh()
-        one, first, second = await bus.channel(name).connect(), bus.channel(name), other.channel(name)
+        one, first, second = (
+            await bus.channel(name).connect(),
+            bus.channel(name),
+            other.channel(name),
+        )
         await first.listen(reliable=True)
         await one.send("a")
         with pytest.raises(QueueBusy):
@@ -140,12 +158,16 @@ async def test_one_side_has_one_reliable_reader_and_the_next_one_waits(open_bus:
         assert await next_texts(second, 1) == ["a"]
 
 
-async def test_a_reader_whose_lease_went_to_another_says_so_and_leaves(redis_url: str, fresh: Fresh) -> None:
+async def test_a_reader_whose_lease_went_to_another_says_so_and_leaves(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus:
         channel = bus.channel(name := fresh())
         seen = Seen(channel)
         await channel.connect(reliable=True)
-        await bus.servers.commands[0].execute(command("SET", QueueKeys(channel_queue("local", name)).lease(""), "another"))
+        await bus.servers.commands[0].execute(
+            command("SET", QueueKeys(channel_queue("local", name)).lease(""), "another")
+        )
         [_, error, left] = await seen.some(3)
         assert isinstance(error, QueueBusy)
         assert left == "disconnect"
@@ -156,9 +178,13 @@ async def test_a_reader_whose_lease_went_to_another_says_so_and_leaves(redis_url
 
 
 @asynccontextmanager
-async def process(name: str, how: str, last: int, settings: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(
+    name: str, how: str, last: int, settings: dict[str, Any]
+) -> AsyncIterator[asyncio.subprocess.Process]:
     arguments = ("-m", "tests.bus.channel_process", name, how, str(last), json.dumps(settings))
-    started = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
     try:
         yield started
     finally:
@@ -173,7 +199,9 @@ async def lines(running: asyncio.subprocess.Process, many: int) -> list[str]:
         return [(await running.stdout.readline()).decode().strip() for _ in range(many)]
 
 
-async def test_a_killed_reader_is_followed_by_one_that_gets_the_rest_in_order(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
+async def test_a_killed_reader_is_followed_by_one_that_gets_the_rest_in_order(
+    layout: str, request: pytest.FixtureRequest, fresh: Fresh
+) -> None:
     settings = servers_of(layout, request.getfixturevalue)
     async with Bus(**settings) as bus, await bus.channel(name := fresh()).connect() as one:
         for n in range(2, 7):
@@ -214,7 +242,9 @@ async def test_the_sender_may_be_killed_and_nothing_that_was_confirmed_as_stored
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["with its data", "empty"])
-async def test_a_channel_goes_on_when_redis_was_killed_and_comes_back(kept: bool, fresh: Fresh) -> None:
+async def test_a_channel_goes_on_when_redis_was_killed_and_comes_back(
+    kept: bool, fresh: Fresh
+) -> None:
     with EmbeddedRedis() as server:
         async with Bus(server.url) as bus:
             one, two, _, seen = pair(bus, fresh())
@@ -227,7 +257,9 @@ async def test_a_channel_goes_on_when_redis_was_killed_and_comes_back(kept: bool
                 await bus.servers.commands[0].execute(command("SAVE"))
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.restart)
-            await bus.servers.commands[0].execute(command("PING"))  # the first push on a broken connection fails: whether it is stored is unknown
+            await bus.servers.commands[0].execute(
+                command("PING")
+            )  # the first push on a broken connection fails: whether it is stored is unknown
             sent = await one.send("after")
             async with asyncio.timeout(UNTIL_S):
                 assert await seen.some() == [(sent, "after")]

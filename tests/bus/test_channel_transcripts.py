@@ -1,4 +1,5 @@
-"""What Redis holds after each operation of npm busmq 3.1.0's channels, as captured, and after ours: the same keys, values and frames.
+"""What Redis holds after each operation of npm busmq 3.1.0's channels, as captured, and after ours:
+the same keys, values and frames.
 
 The captured commands are replayed on channels of one name, ours perform the operation on another.
 """
@@ -23,8 +24,16 @@ from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
 from tests.conftest import Fresh
 
-OPERATIONS = json.loads((Path(__file__).parents[1] / "golden" / "channel-transcripts.json").read_text("utf-8"))["operations"]
-ROLES = {"ch": ("local", "remote"), "ch2": ("client", "server"), "ch3": ("local", "remote"), "rel": ("local", "remote"), "unk": ("a", "b")}
+OPERATIONS = json.loads(
+    (Path(__file__).parents[1] / "golden" / "channel-transcripts.json").read_text("utf-8")
+)["operations"]
+ROLES = {
+    "ch": ("local", "remote"),
+    "ch2": ("client", "server"),
+    "ch3": ("local", "remote"),
+    "rel": ("local", "remote"),
+    "unk": ("a", "b"),
+}
 OBJECTS = {
     "server": ("ch",),
     "client": ("ch",),
@@ -67,7 +76,9 @@ PERFORM: dict[str, Callable[[Side], Awaitable[Any]]] = {
     "server.listen()": lambda side: side["server"].listen(),
     "client.connect()": lambda side: side["client"].connect(),
     "client.send string": lambda side: side["client"].send("hi"),
-    "server.send object (quirk: string concatenation)": lambda side: side["server"].send("[object Object]"),
+    "server.send object (quirk: string concatenation)": (
+        lambda side: side["server"].send("[object Object]")
+    ),
     "server.send number": lambda side: side["server"].send(5),
     "client.disconnect()": lambda side: side["client"].disconnect(),
     "server.send while client away": lambda side: side["server"].send("while away"),
@@ -82,7 +93,9 @@ PERFORM: dict[str, Callable[[Side], Awaitable[Any]]] = {
     "x.listen after connect? (second end) - x.end()": lambda side: side["x"].end(),
     "sendTo error path / listen twice swaps again (quirk)": lambda side: side["l"].listen(),
     "l.disconnect": lambda side: side["l"].disconnect(),
-    "l.listen again": lambda side: side["l"].connect(),  # there listening a second time swaps the roles back (Q9)
+    "l.listen again": (
+        lambda side: side["l"].connect()
+    ),  # there listening a second time swaps the roles back (Q9)
     "l.end": lambda side: side["l"].end(),
     "reliable connect": both_reliable,
     "reliable send 2": send_two,
@@ -94,8 +107,11 @@ PERFORM: dict[str, Callable[[Side], Awaitable[Any]]] = {
     "unknown frame type": lambda side: side["u"].connect(),
     "push :9:x": lambda side: push(side, "u", "a", ":9:x"),
 }
-# There the automatic ack of the control frame behind them acks two messages that the reader has not acked (Q11).
-UNACKED = {"r2 reconnects reliable": {"channel:local:rel": [b"2", b":2:m1", b"3", b":2:m2", b"4", b":1:"]}}
+# There the automatic ack of the control frame behind them acks two messages that the reader has not
+# acked (Q11).
+UNACKED = {
+    "r2 reconnects reliable": {"channel:local:rel": [b"2", b":2:m1", b"3", b":2:m2", b"4", b":1:"]}
+}
 
 
 def replay(link: SyncLink, commands: list[list[str]], mark: str) -> None:
@@ -115,21 +131,35 @@ def holds(link: SyncLink, mark: str) -> dict[str, Any]:
             metadata.pop("born", None)
             metadata.pop("sizes", None)
             metadata.pop("clock", None)
-            lists = {kind: link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
+            lists = {
+                kind: link.execute(command("LRANGE", key, 0, -1))
+                for kind, key in (("messages", keys.messages), ("toack", keys.toack))
+            }
             lives = [link.execute(command("TTL", key)) > 0 for key in keys.peer_keys]
-            held[f"channel:{role}:{name}"] = {"metadata": metadata, **lists, "msgid": link.execute(command("GET", keys.msgid)), "lives": lives}
+            held[f"channel:{role}:{name}"] = {
+                "metadata": metadata,
+                **lists,
+                "msgid": link.execute(command("GET", keys.msgid)),
+                "lives": lives,
+            }
     return held
 
 
 def handed_over(channel: Channel) -> bool:
-    """Whether everything that this side took from Redis was handed over: the rest goes back to the queue when the side leaves."""
+    """Whether everything that this side took from Redis was handed over: the rest goes back to the
+    queue when the side leaves.
+    """
     if not channel.connected or channel._connection is None:
         return True
     consumption = channel._connection.inbox._consumption
-    return consumption.head is None and not consumption._doubt  # in doubt until the reply to a take is here
+    return (
+        consumption.head is None and not consumption._doubt
+    )  # in doubt until the reply to a take is here
 
 
-async def test_our_operations_leave_redis_as_those_of_npm_busmq_do(redis_url: str, link: SyncLink, fresh: Fresh) -> None:
+async def test_our_operations_leave_redis_as_those_of_npm_busmq_do(
+    redis_url: str, link: SyncLink, fresh: Fresh
+) -> None:
     theirs, ours = f"{fresh('npm')}-", f"{fresh('we')}-"
     async with Bus(redis_url) as bus:
         side = {name: bus.channel(ours + of[0], *of[1:]) for name, of in OBJECTS.items()}
@@ -145,11 +175,20 @@ async def test_our_operations_leave_redis_as_those_of_npm_busmq_do(redis_url: st
                 expected[name]["toack"] = frames
                 expected[name]["lives"][3] = True
             try:
-                await until(lambda expected=expected: holds(link, ours) == expected and all(map(handed_over, side.values())))  # type: ignore[misc]
+                await until(
+                    lambda expected=expected: (
+                        holds(link, ours) == expected and all(map(handed_over, side.values()))
+                    )
+                )  # type: ignore[misc]
             except TimeoutError:
                 assert holds(link, ours) == expected, operation["op"]
                 raise
-        texts = {"server": ["hi"], "client": ["[object Object]", "5", "while away"], "y": ["direct"], "r2": ["m1", "m2"] * 2}
+        texts = {
+            "server": ["hi"],
+            "client": ["[object Object]", "5", "while away"],
+            "y": ["direct"],
+            "r2": ["m1", "m2"] * 2,
+        }
         assert {name: got for name, got in seen.items() if got} == texts
 
 

@@ -24,7 +24,9 @@ async def pass_by(queue: Queue, ms: int) -> None:
     for at in range(0, len(found), 2):
         await link.execute(command("LSET", queue.keys.clock, at, found[at] - ms))
     newest = (await link.execute(command("HGET", queue.keys.metadata, "clock"))).decode().split(":")
-    await link.execute(command("HSET", queue.keys.metadata, "clock", f"{int(newest[0]) - ms}:{newest[1]}"))
+    await link.execute(
+        command("HSET", queue.keys.metadata, "clock", f"{int(newest[0]) - ms}:{newest[1]}")
+    )
 
 
 async def test_ids_are_found_by_time_and_times_by_id(place: dict[str, Any], fresh: Fresh) -> None:
@@ -35,17 +37,35 @@ async def test_ids_are_found_by_time_and_times_by_id(place: dict[str, Any], fres
         came = await queue.ms_of(4)
         assert came is not None
         at = datetime.fromtimestamp(came / 1000, UTC)
-        for time in (came, "-90m", at, at.isoformat(), at + timedelta(minutes=-1), -90 * 60 * SECOND):
+        for time in (
+            came,
+            "-90m",
+            at,
+            at.isoformat(),
+            at + timedelta(minutes=-1),
+            -90 * 60 * SECOND,
+        ):
             assert await queue.id_at(time) == 3, time
         assert await queue.id_at("-1m") == 6
         assert await queue.id_at(-DAY) == 0
         assert await queue.ms_of(7) is None
-        for bad in ("soon", datetime(2026, 5, 1), "2026-05-01T12:00:00", "-10x", "-10 messages", -0.5):  # noqa: DTZ001  # that is what is bad
-            with pytest.raises(ConfigError, match=r"the time is .*; expected -10m, or a time such as"):
+        for bad in (
+            "soon",
+            datetime(2026, 5, 1),  # noqa: DTZ001  # that is what is bad
+            "2026-05-01T12:00:00",
+            "-10x",
+            "-10 messages",
+            -0.5,
+        ):  # that is what is bad
+            with pytest.raises(
+                ConfigError, match=r"the time is .*; expected -10m, or a time such as"
+            ):
                 await queue.id_at(bad)  # type: ignore[arg-type]
 
 
-async def test_a_subscription_begins_at_a_time_and_says_how_long_its_first_message_waits(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_subscription_begins_at_a_time_and_says_how_long_its_first_message_waits(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async with Bus(**place) as bus, bus.queue(fresh()) as queue:
         await queue.subscribe("all")
         for _ in range(2):
@@ -55,7 +75,10 @@ async def test_a_subscription_begins_at_a_time_and_says_how_long_its_first_messa
         assert await queue.subscribe("newest", "-2 messages") == 4
         assert await queue.subscribe("none", "latest") == 6
         found = {each.name: each for each in await queue.subscriptions()}
-        assert {name: each.behind_s is not None and each.behind_s // 3600 for name, each in found.items()} == {
+        assert {
+            name: each.behind_s is not None and each.behind_s // 3600
+            for name, each in found.items()
+        } == {
             "all": 2,
             "late": 1,
             "newest": 1,
@@ -65,18 +88,29 @@ async def test_a_subscription_begins_at_a_time_and_says_how_long_its_first_messa
             await bus.queue(fresh()).id_at("-1m")
 
 
-async def test_a_consumer_notes_when_messages_of_peers_were_there(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_consumer_notes_when_messages_of_peers_were_there(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async with Bus(**place) as bus, bus.queue(fresh()) as queue:
 
         async def last_noted() -> bytes:
-            return (await redis(queue, "HGET", queue.keys.metadata, "clock") or b"").partition(b":")[2]
+            return (await redis(queue, "HGET", queue.keys.metadata, "clock") or b"").partition(
+                b":"
+            )[2]
 
         for id in (1, 2):
-            await redis(queue, "RPUSH", queue.keys.messages, await redis(queue, "INCR", queue.keys.msgid), "v")  # as a peer does
+            await redis(
+                queue,
+                "RPUSH",
+                queue.keys.messages,
+                await redis(queue, "INCR", queue.keys.msgid),
+                "v",
+            )  # as a peer does
             [message] = [each async for each in queue.consume(max=1)]
             assert message.id == id
             async with asyncio.timeout(UNTIL_S):
-                while await last_noted() != b"%d" % id:  # noqa: ASYNC110  what is in Redis publishes no change
+                # What is in Redis publishes no change
+                while await last_noted() != b"%d" % id:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
 
@@ -90,7 +124,13 @@ async def test_over_federation_it_is_refused_with_what_to_do() -> None:
     async with Bus(federate="ws://127.0.0.1:9", federate_secret="x" * 20) as bus:
         far = bus.federate(bus.queue("orders"))
         for call in (far.id_at("-1m"), far.ms_of(1)):
-            with pytest.raises(ConfigError, match="cannot be said over federation; call it on a bus at the Redis of queue 'orders'"):
+            with pytest.raises(
+                ConfigError,
+                match=(
+                    "cannot be said over federation; call it on a bus at the Redis of queue"
+                    " 'orders'"
+                ),
+            ):
                 await call
 
 

@@ -35,13 +35,27 @@ async def some(outcomes: AsyncIterator[JobOutcome], count: int) -> set[str]:
         return {(await anext(outcomes)).job for _ in range(count)}
 
 
-async def test_own_ones_those_of_a_queue_and_those_of_a_pattern(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_own_ones_those_of_a_queue_and_those_of_a_pattern(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     hint = fresh("con[c]?")
     async with open_bus() as bus, open_bus() as other:
-        mine, theirs, third = bus.jobs(f"{hint}-1"), other.jobs(f"{hint}-1"), other.jobs(f"{hint}-2")
-        async with mine.worker("g")(nothing), third.worker("g")(refuse):  # noqa: SIM117  too long
-            async with mine.completions() as own, theirs.completions(f"{hint}-1") as one, other.jobs("any").completions(f"{hint}-*") as every:
-                ours, others, rest = await sent(mine, 3), await sent(theirs, 2), await sent(third, 2)
+        mine, theirs, third = (
+            bus.jobs(f"{hint}-1"),
+            other.jobs(f"{hint}-1"),
+            other.jobs(f"{hint}-2"),
+        )
+        async with mine.worker("g")(nothing), third.worker("g")(refuse):  # noqa: SIM117  # too long
+            async with (
+                mine.completions() as own,
+                theirs.completions(f"{hint}-1") as one,
+                other.jobs("any").completions(f"{hint}-*") as every,
+            ):
+                ours, others, rest = (
+                    await sent(mine, 3),
+                    await sent(theirs, 2),
+                    await sent(third, 2),
+                )
                 assert await some(own, 3) == ours
                 assert await some(one, 5) == ours | others
                 assert await some(every, 7) == ours | others | rest
@@ -62,8 +76,14 @@ async def test_the_loop_ends_when_it_is_ended(redis_url: str, fresh: Fresh) -> N
             await anext(completions)
 
 
-async def test_what_is_no_outcome_is_skipped_and_what_nobody_takes_dropped(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.completions(jobs.queue.name) as all_of_it:
+async def test_what_is_no_outcome_is_skipped_and_what_nobody_takes_dropped(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        Bus(redis_url) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.completions(jobs.queue.name) as all_of_it,
+    ):
         for _ in range(17):
             await redis(jobs.queue, "PUBLISH", jobs_channel(jobs.queue.name), b"x" * 1024 * 1024)
         async with jobs.worker("g")(nothing):
@@ -87,7 +107,10 @@ async def test_stored_ones_are_had_from_where_the_group_was(redis_url: str, fres
             async with bus.queue(f"{jobs.queue.name}.done") as done:
                 await done.push("no outcome")
             third = await sent(jobs)
-            assert await some(bus.jobs("any").completions(jobs.queue.name, group="audit"), 2) == second | third
+            assert (
+                await some(bus.jobs("any").completions(jobs.queue.name, group="audit"), 2)
+                == second | third
+            )
 
 
 async def test_a_worker_can_ask_for_them_too(redis_url: str, fresh: Fresh) -> None:

@@ -16,7 +16,12 @@ from tests.conftest import Fresh
 
 
 async def test_the_next_messages_are_waited_for(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue, other.queue(queue.name) as there:
+    async with (
+        open_bus() as bus,
+        open_bus() as other,
+        bus.queue(fresh()) as queue,
+        other.queue(queue.name) as there,
+    ):
         consumption = queue.consume()
         for n in range(1, 4):
             waiting = asyncio.ensure_future(anext(consumption))
@@ -25,7 +30,9 @@ async def test_the_next_messages_are_waited_for(open_bus: OpenBus, fresh: Fresh)
             assert await waiting == Message(n, b"m%d" % n)
 
 
-async def test_max_ends_the_consumption_after_so_many_and_leaves_the_rest(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_max_ends_the_consumption_after_so_many_and_leaves_the_rest(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.push_many(range(10))
         assert ids([message async for message in queue.consume(max=4, prefetch=3)]) == [1, 2, 3, 4]
@@ -37,8 +44,15 @@ async def test_max_ends_the_consumption_after_so_many_and_leaves_the_rest(open_b
         assert [(await anext(unlimited)).id for _ in range(6)] == [5, 6, 7, 8, 9, 10]
 
 
-async def test_what_is_read_without_removing_stays_for_others_and_is_followed(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.queue(fresh()) as queue, open_bus() as other, other.queue(queue.name) as there:
+async def test_what_is_read_without_removing_stays_for_others_and_is_followed(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with (
+        open_bus() as bus,
+        bus.queue(fresh()) as queue,
+        open_bus() as other,
+        other.queue(queue.name) as there,
+    ):
         await queue.push_many(range(5))
         mine, theirs = queue.consume(remove=False), there.consume(remove=False, index=3, prefetch=1)
         assert [(await anext(mine)).id for _ in range(5)] == [1, 2, 3, 4, 5]
@@ -48,7 +62,9 @@ async def test_what_is_read_without_removing_stays_for_others_and_is_followed(op
         assert await queue.count() == 6
 
 
-async def test_a_position_that_is_not_there_yet_is_waited_for(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_position_that_is_not_there_yet_is_waited_for(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.push_many("ab")
         waiting = asyncio.ensure_future(anext(queue.consume(remove=False, index=3)))
@@ -57,21 +73,38 @@ async def test_a_position_that_is_not_there_yet_is_waited_for(open_bus: OpenBus,
         assert await waiting == Message(4, b"d")
 
 
-async def test_reliable_messages_come_again_until_they_are_acked(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_reliable_messages_come_again_until_they_are_acked(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
     async with open_bus() as bus, bus.queue(name) as queue:
         await queue.push_many(range(8))
-        assert ids([message async for message in queue.consume(reliable=True, max=6)]) == [1, 2, 3, 4, 5, 6]
+        assert ids([message async for message in queue.consume(reliable=True, max=6)]) == [
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+        ]
         await queue.ack(2)
         assert await queue.count() == 2
     async with open_bus() as bus, bus.queue(name) as queue:
-        assert ids([message async for message in queue.consume(reliable=True, last=3, max=5)]) == [4, 5, 6, 7, 8]
+        assert ids([message async for message in queue.consume(reliable=True, last=3, max=5)]) == [
+            4,
+            5,
+            6,
+            7,
+            8,
+        ]
         await queue.ack(8)
         assert [message async for message in queue.consume(reliable=True, max=0)] == []
         assert await queue.count() == 0
 
 
-async def test_an_ack_reaches_no_further_than_what_was_handed_over(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_an_ack_reaches_no_further_than_what_was_handed_over(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         first = queue.consume(reliable=True)
         waiting = asyncio.ensure_future(anext(first))
@@ -88,7 +121,9 @@ async def test_an_ack_reaches_no_further_than_what_was_handed_over(open_bus: Ope
 
 
 @pytest.mark.parametrize("again", ["by its push", "by another"])
-async def test_an_ack_of_an_id_of_an_earlier_life_acks_nothing_of_this_one(open_bus: OpenBus, fresh: Fresh, again: str) -> None:
+async def test_an_ack_of_an_id_of_an_earlier_life_acks_nothing_of_this_one(
+    open_bus: OpenBus, fresh: Fresh, again: str
+) -> None:
     async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue:
         await queue.push_many(range(5))
         consumption = queue.consume(reliable=True)
@@ -119,7 +154,9 @@ async def test_a_consumer_cannot_ack_what_another_holds(open_bus: OpenBus, fresh
 
 
 @pytest.mark.parametrize("reliable", [False, True])
-async def test_stopping_puts_back_what_was_not_handed_over_in_its_place(open_bus: OpenBus, fresh: Fresh, reliable: bool) -> None:
+async def test_stopping_puts_back_what_was_not_handed_over_in_its_place(
+    open_bus: OpenBus, fresh: Fresh, reliable: bool
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.push_many(range(50))
         consumption = queue.consume(reliable=reliable, prefetch=20)
@@ -131,7 +168,9 @@ async def test_stopping_puts_back_what_was_not_handed_over_in_its_place(open_bus
         assert queue.consumed == 5
 
 
-async def test_breaking_out_and_consuming_again_goes_on_where_it_was(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_breaking_out_and_consuming_again_goes_on_where_it_was(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.push_many(range(30))
         seen = []
@@ -149,7 +188,9 @@ async def test_breaking_out_and_consuming_again_goes_on_where_it_was(open_bus: O
         assert seen == list(range(1, 31))
 
 
-async def test_a_consumption_never_begun_does_not_hide_the_one_before_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_consumption_never_begun_does_not_hide_the_one_before_it(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.push_many(range(5))
         first = queue.consume()
@@ -166,33 +207,53 @@ async def test_a_consumption_never_begun_does_not_hide_the_one_before_it(open_bu
 
 
 @pytest.mark.parametrize("reliable", [False, True])
-async def test_cancelling_the_task_that_consumes_loses_nothing(open_bus: OpenBus, fresh: Fresh, reliable: bool) -> None:
+async def test_cancelling_the_task_that_consumes_loses_nothing(
+    open_bus: OpenBus, fresh: Fresh, reliable: bool
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.push_many(range(200))
         seen: list[int] = []
-        for tenths_of_ms in range(20):  # anywhere: before it begins, connecting, in the middle of a take
-            task = asyncio.ensure_future(_collect(queue, seen, reliable=reliable, last=seen[-1] if reliable and seen else 0))
-            await asyncio.sleep(tenths_of_ms / 10_000)  # nothing is waited for: the moment is what varies
+        for tenths_of_ms in range(
+            20
+        ):  # anywhere: before it begins, connecting, in the middle of a take
+            task = asyncio.ensure_future(
+                _collect(queue, seen, reliable=reliable, last=seen[-1] if reliable and seen else 0)
+            )
+            await asyncio.sleep(
+                tenths_of_ms / 10_000
+            )  # nothing is waited for: the moment is what varies
             task.cancel()
             await asyncio.wait([task])
         last = seen[-1] if reliable and seen else 0
-        seen += [message.id async for message in queue.consume(reliable=reliable, last=last, max=200 - len(seen))]
+        seen += [
+            message.id
+            async for message in queue.consume(reliable=reliable, last=last, max=200 - len(seen))
+        ]
         assert seen == list(range(1, 201))
 
 
 async def _collect(queue: Queue, seen: list[int], **options: Any) -> None:
     async for message in queue.consume(prefetch=3, **options):
-        seen.append(message.id)  # noqa: PERF401  # a list comprehension would keep them to itself until the end
+        # A list comprehension would keep them to itself until the end
+        seen.append(message.id)  # noqa: PERF401
 
 
-async def test_batches_are_the_messages_in_the_lists_they_came_in(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_batches_are_the_messages_in_the_lists_they_came_in(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.push_many(range(10))
-        assert [ids(batch) async for batch in queue.consume(prefetch=4, max=9).batches()] == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
+        assert [ids(batch) async for batch in queue.consume(prefetch=4, max=9).batches()] == [
+            [1, 2, 3, 4],
+            [5, 6, 7, 8],
+            [9],
+        ]
         assert queue.consumed == 9
 
 
-async def test_each_hands_messages_to_functions_and_coroutine_functions_one_after_the_other(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_each_hands_messages_to_functions_and_coroutine_functions_one_after_the_other(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         seen: list[Any] = []
 
@@ -211,7 +272,9 @@ async def test_each_hands_messages_to_functions_and_coroutine_functions_one_afte
         assert seen[-1] == ("event", 4)
 
 
-async def test_what_a_handler_raises_ends_the_scope_with_it_and_the_rest_stays_stored(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_a_handler_raises_ends_the_scope_with_it_and_the_rest_stays_stored(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     def fussy(message: Message) -> None:
         if message.id == 2:
             raise ValueError("two") from KeyError("why")
@@ -227,8 +290,15 @@ async def test_what_a_handler_raises_ends_the_scope_with_it_and_the_rest_stays_s
         assert await stored(queue) == [3, 4]
 
 
-async def test_two_consumers_share_a_queue_and_each_sees_its_part_in_order(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue, other.queue(queue.name) as there:
+async def test_two_consumers_share_a_queue_and_each_sees_its_part_in_order(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with (
+        open_bus() as bus,
+        open_bus() as other,
+        bus.queue(fresh()) as queue,
+        other.queue(queue.name) as there,
+    ):
         seen: tuple[list[int], list[int]] = ([], [])
         queue.each(lambda message: seen[0].append(message.id), prefetch=5)
         there.each(lambda message: seen[1].append(message.id), prefetch=5)
@@ -240,8 +310,15 @@ async def test_two_consumers_share_a_queue_and_each_sees_its_part_in_order(open_
         assert seen == (sorted(seen[0]), sorted(seen[1]))
 
 
-async def test_what_several_consumers_give_back_is_in_order_again(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.queue(fresh()) as queue, bus.queue(queue.name) as second, bus.queue(queue.name) as third:
+async def test_what_several_consumers_give_back_is_in_order_again(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with (
+        open_bus() as bus,
+        bus.queue(fresh()) as queue,
+        bus.queue(queue.name) as second,
+        bus.queue(queue.name) as third,
+    ):
         await queue.push_many(range(30))
         for each in (queue, second, third):
             await anext(each.consume(prefetch=8))
@@ -250,7 +327,9 @@ async def test_what_several_consumers_give_back_is_in_order_again(open_bus: Open
         assert await stored(queue) == [n for n in range(1, 31) if n not in (1, 9, 17)]
 
 
-async def test_a_waiting_consumer_gets_messages_that_another_gave_back(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_waiting_consumer_gets_messages_that_another_gave_back(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, open_bus() as other:
         queue, there = bus.queue(name := fresh()), other.queue(name)
         await queue.attach(ttl_s=LONG_S)
@@ -266,7 +345,9 @@ async def test_a_waiting_consumer_gets_messages_that_another_gave_back(open_bus:
             assert (await waiting).id == 1
 
 
-async def test_large_messages_come_in_batches_that_redis_can_bear(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_large_messages_come_in_batches_that_redis_can_bear(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.push_many([b"x" * 300_000] * 7)
         sizes = [len(batch) async for batch in queue.consume(max=7).batches()]
@@ -289,7 +370,9 @@ async def test_a_queue_detached_ends_its_consumption(open_bus: OpenBus, fresh: F
             queue.consume()
 
 
-async def test_options_that_make_no_sense_are_refused_before_anything_happens(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_options_that_make_no_sense_are_refused_before_anything_happens(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     wrong: list[dict[str, Any]] = [
         {"index": 1},
         {"index": -1, "remove": False},
@@ -308,7 +391,9 @@ async def test_options_that_make_no_sense_are_refused_before_anything_happens(op
 # One lease
 
 
-async def test_a_second_reliable_consumer_waits_for_the_first_to_end(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_second_reliable_consumer_waits_for_the_first_to_end(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with (
         open_bus() as bus,
         bus.queue(fresh()) as queue,
@@ -323,7 +408,9 @@ async def test_a_second_reliable_consumer_waits_for_the_first_to_end(open_bus: O
             with pytest.raises(QueueBusy, match="reliable consumer already"):
                 await anext(busy.consume(reliable=True, wait=False))
         waiting = asyncio.ensure_future(anext(same_bus.consume(reliable=True)))
-        await asyncio.sleep(0.02)  # nothing is waited for: it may wait for the lease already, or be about to
+        await asyncio.sleep(
+            0.02
+        )  # nothing is waited for: it may wait for the lease already, or be about to
         await queue.ack(1)
         await queue.stop()
         assert (await waiting).id == 2
@@ -332,20 +419,31 @@ async def test_a_second_reliable_consumer_waits_for_the_first_to_end(open_bus: O
         assert (await last).id == 2
 
 
-async def test_a_consumer_that_waits_for_the_lease_can_be_stopped(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_consumer_that_waits_for_the_lease_can_be_stopped(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue, bus.queue(queue.name) as there:
         await queue.push("a")
         await anext(queue.consume(reliable=True))
         task = there.each(reliable=True)
-        await asyncio.sleep(0.02)  # nothing is waited for: it may wait for the lease already, or be about to
+        await asyncio.sleep(
+            0.02
+        )  # nothing is waited for: it may wait for the lease already, or be about to
         await there.stop()
         await task
         await queue.stop()
         assert (await anext(there.consume(reliable=True, wait=False))).id == 1
 
 
-async def test_who_lost_the_lease_stops_taking_at_once_and_says_so(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.queue(fresh()) as queue, open_bus() as other, other.queue(queue.name) as there:
+async def test_who_lost_the_lease_stops_taking_at_once_and_says_so(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with (
+        open_bus() as bus,
+        bus.queue(fresh()) as queue,
+        open_bus() as other,
+        other.queue(queue.name) as there,
+    ):
         await queue.push_many("abc")
         first = queue.consume(reliable=True, prefetch=1)
         assert (await anext(first)).id == 1
@@ -367,7 +465,9 @@ async def test_a_lease_that_redis_forgot_is_had_again(open_bus: OpenBus, fresh: 
         assert await redis(queue, "EXISTS", queue.keys.lease("")) == 1
 
 
-async def test_a_consumer_that_waits_has_a_forgotten_lease_again_and_takes_at_once(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_consumer_that_waits_has_a_forgotten_lease_again_and_takes_at_once(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         consumption = queue.consume(reliable=True)
         await queue.push("a")
@@ -381,9 +481,16 @@ async def test_a_consumer_that_waits_has_a_forgotten_lease_again_and_takes_at_on
             assert (await waiting).id == 2
 
 
-async def test_the_first_message_of_a_new_incarnation_is_delivered_to_a_consumer_that_missed_its_id(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_the_first_message_of_a_new_incarnation_is_delivered_to_a_consumer_that_missed_its_id(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
-    async with open_bus() as bus, open_bus() as other, other.queue(name) as pusher, asyncio.timeout(UNTIL_S):
+    async with (
+        open_bus() as bus,
+        open_bus() as other,
+        other.queue(name) as pusher,
+        asyncio.timeout(UNTIL_S),
+    ):
         queue = bus.queue(name)
         await queue.attach(ttl_s=LONG_S)
         await pusher.push("one")

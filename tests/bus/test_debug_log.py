@@ -65,7 +65,9 @@ async def test_the_other_objects_say_it_too(
             assert said(caplog, f"Service({name!r}", "disconnect")
 
 
-async def test_connecting_and_leaving_name_the_servers_without_passwords(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_connecting_and_leaving_name_the_servers_without_passwords(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG, "busmq_spark"):
         async with Bus(redis_url) as bus:
             assert said(caplog, "bus", "connected", redis_url.rpartition(":")[2].split("/")[0])
@@ -85,7 +87,9 @@ async def test_connecting_and_leaving_name_the_servers_without_passwords(redis_u
     assert VALUE not in caplog.text
 
 
-async def test_a_federation_link_says_whom_it_reached_and_who_refused(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_federation_link_says_whom_it_reached_and_who_refused(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG, "busmq_spark"):
         async with far(redis_url) as both:
             await both.queue("a").exists()
@@ -98,7 +102,9 @@ async def test_a_federation_link_says_whom_it_reached_and_who_refused(redis_url:
         assert "wrongwrong" not in caplog.text
 
 
-async def test_nothing_is_made_for_a_log_that_is_off(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_made_for_a_log_that_is_off(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A push asks once for each call to Redis whether it is on."""
     asked = []
     monkeypatch.setattr(push_log, "isEnabledFor", asked.append)

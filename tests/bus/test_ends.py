@@ -1,4 +1,6 @@
-"""Consumptions that end with an error, or are cut off in the middle: no message is lost, no task hangs."""
+"""Consumptions that end with an error, or are cut off in the middle: no message is lost, no task
+hangs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ async def test_an_end_that_failed_may_be_tried_again_and_the_queue_lives_on(fres
             assert await stored(queue) == list(range(4, 101))
 
 
-async def test_a_take_that_is_cancelled_is_looked_into_by_the_next(redis_url: str, fresh: Fresh) -> None:
+async def test_a_take_that_is_cancelled_is_looked_into_by_the_next(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus:
         queue, never = bus.queue(fresh()), asyncio.Event()
         await queue.attach(ttl_s=LONG_S)
@@ -66,10 +70,14 @@ async def test_more_than_one_call_may_bring_can_be_prefetched(redis_url: str, fr
         await queue.attach(ttl_s=LONG_S)
         await queue.push_many(range(3500))
         async with asyncio.timeout(UNTIL_S):
-            assert ids([message async for message in queue.consume(prefetch=5000, max=3500)]) == list(range(1, 3501))
+            assert ids(
+                [message async for message in queue.consume(prefetch=5000, max=3500)]
+            ) == list(range(1, 3501))
 
 
-async def test_a_lease_that_comes_while_its_consumer_is_stopped_is_given_up(redis_url: str, fresh: Fresh) -> None:
+async def test_a_lease_that_comes_while_its_consumer_is_stopped_is_given_up(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, Bus(redis_url) as other:
         name = fresh()
         async with bus.queue(name) as queue, other.queue(name) as there:
@@ -84,7 +92,9 @@ async def test_a_lease_that_comes_while_its_consumer_is_stopped_is_given_up(redi
                 assert (await anext(there.consume(reliable=True, wait=False))).text == "x"
 
 
-async def test_a_channel_that_lost_its_lease_in_the_middle_of_messages_says_so(redis_url: str, fresh: Fresh) -> None:
+async def test_a_channel_that_lost_its_lease_in_the_middle_of_messages_says_so(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, Bus(redis_url) as other:
         name = fresh()
         here, there = bus.channel(name), other.channel(name)
@@ -108,7 +118,9 @@ async def test_owner_and_handler_may_unsubscribe_at_once(redis_url: str, fresh: 
 
         async def handle(_: PubsubMessage) -> None:
             handling.set()
-            for _ in range(2):  # turns of the loop, no time: the owner shall be in the middle of leaving
+            for _ in range(
+                2
+            ):  # turns of the loop, no time: the owner shall be in the middle of leaving
                 await asyncio.sleep(0)
             await pubsub.unsubscribe()
 
@@ -118,19 +130,41 @@ async def test_owner_and_handler_may_unsubscribe_at_once(redis_url: str, fresh: 
             await handling.wait()
 
 
-async def test_a_user_that_may_not_subscribe_gets_an_error_and_does_not_wait_for_ever(fresh: Fresh) -> None:
+async def test_a_user_that_may_not_subscribe_gets_an_error_and_does_not_wait_for_ever(
+    fresh: Fresh,
+) -> None:
     with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
         with pytest.raises(RedisUnauthorized):
-            async with asyncio.timeout(UNTIL_S), Bus(server.url, user="deaf", password="secret") as bus, bus.pubsub(fresh()):
+            async with (
+                asyncio.timeout(UNTIL_S),
+                Bus(server.url, user="deaf", password="secret") as bus,
+                bus.pubsub(fresh()),
+            ):
                 pass
 
 
-async def test_who_may_listen_to_some_channels_loses_nothing_by_asking_for_another(fresh: Fresh) -> None:
+async def test_who_may_listen_to_some_channels_loses_nothing_by_asking_for_another(
+    fresh: Fresh,
+) -> None:
     name = fresh()
     with EmbeddedRedis() as server:
-        server.command("ACL", "SETUSER", "half", "on", ">secret", "~*", "resetchannels", "&bus:queue:*", "+@all")
-        async with asyncio.timeout(UNTIL_S), Bus(server.url, user="half", password="secret") as bus, bus.queue(name) as queue:
+        server.command(
+            "ACL",
+            "SETUSER",
+            "half",
+            "on",
+            ">secret",
+            "~*",
+            "resetchannels",
+            "&bus:queue:*",
+            "+@all",
+        )
+        async with (
+            asyncio.timeout(UNTIL_S),
+            Bus(server.url, user="half", password="secret") as bus,
+            bus.queue(name) as queue,
+        ):
             waiting = asyncio.ensure_future(anext(queue.consume()))
             for _ in range(2):
                 with pytest.raises(RedisUnauthorized, match="refused access"):
@@ -142,7 +176,9 @@ async def test_who_may_listen_to_some_channels_loses_nothing_by_asking_for_anoth
             assert (await waiting).text == "heard"
 
 
-async def test_what_is_given_back_behind_much_else_is_in_order(redis_url: str, fresh: Fresh) -> None:
+async def test_what_is_given_back_behind_much_else_is_in_order(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus:
         queue = bus.queue(fresh())
         await queue.attach()
@@ -155,7 +191,9 @@ async def test_what_is_given_back_behind_much_else_is_in_order(redis_url: str, f
         assert await stored(queue) == list(range(1, 4201))
 
 
-async def test_handlers_of_messages_are_waited_for_so_that_the_rest_stays_in_redis(redis_url: str, fresh: Fresh) -> None:
+async def test_handlers_of_messages_are_waited_for_so_that_the_rest_stays_in_redis(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         handling, go_on, most = asyncio.Event(), asyncio.Event(), 10
 
@@ -189,4 +227,6 @@ async def test_a_reliable_end_that_failed_does_not_lock_the_next_consumer_out(fr
             second = bus.queue(first.name)
             await second.attach()
             async with asyncio.timeout(UNTIL_S):
-                assert ids([message async for message in second.consume(reliable=True, max=10)]) == list(range(1, 11))
+                assert ids(
+                    [message async for message in second.consume(reliable=True, max=10)]
+                ) == list(range(1, 11))

@@ -1,4 +1,6 @@
-"""What breaks is mended without a word of the program: consuming goes on, what was stored comes once and in order."""
+"""What breaks is mended without a word of the program: consuming goes on, what was stored comes
+once and in order.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.moves import Move
 pytestmark = pytest.mark.fault
 both = pytest.mark.parametrize("reliable", [False, True], ids=["unreliable", "reliable"])
 QUICK = 3000
-"""A reply that takes longer, in ms, means that the server is gone: less than usual, and more than a busy machine keeps anybody waiting."""
+"""A reply that takes longer, in ms, means that the server is gone: less than usual, and more than a
+busy machine keeps anybody waiting.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,9 @@ def durable() -> Iterator[EmbeddedRedis]:
 
 
 @both
-async def test_a_redis_killed_and_restarted_with_its_data_costs_a_pause(durable: EmbeddedRedis, fresh: Fresh, reliable: bool) -> None:
+async def test_a_redis_killed_and_restarted_with_its_data_costs_a_pause(
+    durable: EmbeddedRedis, fresh: Fresh, reliable: bool
+) -> None:
     async with Traffic(Bus(durable.url), Bus(durable.url), fresh(), reliable=reliable) as traffic:
         for _ in range(2):
             await asyncio.to_thread(durable.kill)
@@ -42,7 +48,9 @@ async def test_a_redis_killed_and_restarted_with_its_data_costs_a_pause(durable:
 
 
 @both
-async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(fresh: Fresh, reliable: bool) -> None:
+async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(
+    fresh: Fresh, reliable: bool
+) -> None:
     with EmbeddedRedis() as server:
         async with Traffic(Bus(server.url), Bus(server.url), fresh(), reliable=reliable) as traffic:
             await asyncio.to_thread(server.kill)
@@ -52,7 +60,9 @@ async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(fresh: 
             await traffic.finish(since=before)
 
 
-async def test_what_is_published_when_the_bus_is_online_again_is_received(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_published_when_the_bus_is_online_again_is_received(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connect, gate, pings = PubSubConnection._connect, asyncio.Event(), list[int]()
     gate.set()
 
@@ -87,7 +97,9 @@ async def test_what_is_published_when_the_bus_is_online_again_is_received(fresh:
 
 
 @both
-async def test_a_redis_that_is_full_refuses_pushes_and_can_be_drained(fresh: Fresh, reliable: bool) -> None:
+async def test_a_redis_that_is_full_refuses_pushes_and_can_be_drained(
+    fresh: Fresh, reliable: bool
+) -> None:
     with EmbeddedRedis(maxmemory="6mb") as server:
         async with Bus(server.url) as producer, Bus(server.url) as consumer:
             queue = producer.queue(fresh())
@@ -96,7 +108,9 @@ async def test_a_redis_that_is_full_refuses_pushes_and_can_be_drained(fresh: Fre
                 await queue.push_many([b"x" * 10_000] * 2000)
             stored = await queue.count()
             async with consumer.queue(queue.name) as there:
-                taken = [message.id async for message in there.consume(reliable=reliable, max=stored)]
+                taken = [
+                    message.id async for message in there.consume(reliable=reliable, max=stored)
+                ]
                 assert taken == list(range(1, stored + 1))
                 if reliable:
                     await there.ack(stored)
@@ -114,7 +128,9 @@ async def test_scripts_flushed_all_the_time_change_nothing(fresh: Fresh, reliabl
             await traffic.finish()
 
 
-async def test_late_packets_of_a_link_that_went_silent_do_no_harm(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_late_packets_of_a_link_that_went_silent_do_no_harm(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     async with asyncio.TaskGroup() as together:  # it takes the time of a reply twice
         for reliable in (False, True):
             together.create_task(go_silent(redis_server, fresh(), reliable))
@@ -136,7 +152,9 @@ async def go_silent(redis_server: EmbeddedRedis, name: str, reliable: bool) -> N
         assert [type(error) for error in offline] == [LinkLost, LinkLost, type(None)]
 
 
-async def test_a_producer_whose_link_goes_silent_learns_it_and_pushes_on(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_a_producer_whose_link_goes_silent_learns_it_and_pushes_on(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     async with asyncio.TaskGroup() as together:
         for reliable in (False, True):
             together.create_task(learn_of_silence(redis_server, fresh(), reliable))
@@ -144,7 +162,9 @@ async def test_a_producer_whose_link_goes_silent_learns_it_and_pushes_on(redis_s
 
 async def learn_of_silence(redis_server: EmbeddedRedis, name: str, reliable: bool) -> None:
     with Proxy(redis_server.port) as proxy:
-        async with Traffic(Bus(proxy.url, reply_timeout_ms=QUICK), Bus(redis_server.url), name, reliable=reliable) as traffic:
+        async with Traffic(
+            Bus(proxy.url, reply_timeout_ms=QUICK), Bus(redis_server.url), name, reliable=reliable
+        ) as traffic:
             gate = proxy.hold(lambda command: command.name == "push", reply=True)
             await until(lambda: traffic.doubtful)
             gate.open()
@@ -157,7 +177,9 @@ def fails_over(request: pytest.FixtureRequest) -> EmbeddedSentinel | EmbeddedClu
     return request.getfixturevalue(f"{request.param}_servers")  # type: ignore[no-any-return]
 
 
-async def test_a_fail_over_costs_a_pause(fails_over: EmbeddedSentinel | EmbeddedCluster, fresh: Fresh) -> None:
+async def test_a_fail_over_costs_a_pause(
+    fails_over: EmbeddedSentinel | EmbeddedCluster, fresh: Fresh
+) -> None:
     group, layout = fails_over, "cluster" if isinstance(fails_over, EmbeddedCluster) else "sentinel"
 
     def traffic(reliable: bool, name: str) -> Traffic:
@@ -165,7 +187,11 @@ async def test_a_fail_over_costs_a_pause(fails_over: EmbeddedSentinel | Embedded
         return Traffic(buses[0], buses[1], name, reliable=reliable)
 
     def owner(name: str) -> EmbeddedRedis:
-        return group.owner(QueueKeys(name, True).metadata) if isinstance(group, EmbeddedCluster) else group.master
+        return (
+            group.owner(QueueKeys(name, True).metadata)
+            if isinstance(group, EmbeddedCluster)
+            else group.master
+        )
 
     name = fresh()
     beside = next(each for each in iter(fresh, "") if owner(each) is owner(name))
@@ -178,16 +204,22 @@ async def test_a_fail_over_costs_a_pause(fails_over: EmbeddedSentinel | Embedded
 
 
 @both
-async def test_slots_that_move_under_load_cost_nothing(cluster_servers: EmbeddedCluster, fresh: Fresh, reliable: bool) -> None:
+async def test_slots_that_move_under_load_cost_nothing(
+    cluster_servers: EmbeddedCluster, fresh: Fresh, reliable: bool
+) -> None:
     name, url = fresh(), cluster_servers.urls[0]
-    async with Traffic(Bus(url, layout="cluster"), Bus(url, layout="cluster"), name, reliable=reliable) as traffic:
+    async with Traffic(
+        Bus(url, layout="cluster"), Bus(url, layout="cluster"), name, reliable=reliable
+    ) as traffic:
         for _ in range(3):
             await asyncio.to_thread(Move(cluster_servers, traffic.producer.keys.metadata).whole)
             await traffic.flows()
         await traffic.finish()
 
 
-async def test_a_server_that_hangs_up_on_a_ping_and_is_well_is_not_away(redis_server: EmbeddedRedis) -> None:
+async def test_a_server_that_hangs_up_on_a_ping_and_is_well_is_not_away(
+    redis_server: EmbeddedRedis,
+) -> None:
     with Proxy(redis_server.port) as proxy:
         changes: list[str] = []
         bus = Bus(proxy.url)
@@ -199,14 +231,18 @@ async def test_a_server_that_hangs_up_on_a_ping_and_is_well_is_not_away(redis_se
                 held = await asyncio.to_thread(gate.wait)
                 gate.open()
                 held.drop()
-                again = proxy.hold(lambda command: command.name == "PING")  # the next turn of who watches: it has decided on the last one
+                again = proxy.hold(
+                    lambda command: command.name == "PING"
+                )  # the next turn of who watches: it has decided on the last one
                 held = await asyncio.to_thread(again.wait)
                 again.open()
                 held.release()
             assert changes == ["online"]
 
 
-async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_named(fresh: Fresh) -> None:
+async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_named(
+    fresh: Fresh,
+) -> None:
     with EmbeddedRedis() as server, Proxy(server.port) as proxy:
         server.command("ACL", "SETUSER", "app", "on", ">pass-of-app", "~*", "&*", "+@all")
         offline: list[BusError | None] = []
@@ -224,7 +260,9 @@ async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_na
 
 
 @both
-async def test_rights_taken_away_end_the_scope_with_a_clear_error(fresh: Fresh, reliable: bool) -> None:
+async def test_rights_taken_away_end_the_scope_with_a_clear_error(
+    fresh: Fresh, reliable: bool
+) -> None:
     with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "app", "on", ">pass-of-app", "~*", "&*", "+@all")
         offline: list[BusError | None] = []

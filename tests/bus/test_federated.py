@@ -15,7 +15,11 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize("name", sorted({*EXCEPT, *EXCEPT_NPM}))
 def test_every_exception_names_a_test_that_would_run(name: str) -> None:
     file, _, test = name.partition("::")
-    tests = {node.name: node for node in ast.walk(ast.parse((HERE / f"{file}.py").read_text())) if isinstance(node, ast.AsyncFunctionDef)}
+    tests = {
+        node.name: node
+        for node in ast.walk(ast.parse((HERE / f"{file}.py").read_text()))
+        if isinstance(node, ast.AsyncFunctionDef)
+    }
     assert "open_bus" in [argument.arg for argument in tests[test].args.args]
 
 

@@ -1,4 +1,6 @@
-"""Handlers that fail in every way: each failure is counted, logged and answered, and none ends a worker, a service, a member or the bus."""
+"""Handlers that fail in every way: each failure is counted, logged and answered, and none ends a
+worker, a service, a member or the bus.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ async def fail_in_a_group() -> None:
 
 
 FAILURES: dict[str, Callable[[], Awaitable[None]]] = {
-    **{kind.__name__: raising(kind) for kind in (NoText, NoTextOfOurs, OddBase, SystemExit, KeyboardInterrupt, GeneratorExit)},
+    **{
+        kind.__name__: raising(kind)
+        for kind in (NoText, NoTextOfOurs, OddBase, SystemExit, KeyboardInterrupt, GeneratorExit)
+    },
     "CancelledError": raising(asyncio.CancelledError),
     "cancels itself": cancel_itself,
     "awaits what is cancelled": await_what_is_cancelled,
@@ -81,7 +86,11 @@ async def test_a_handler_that_fails_uses_up_its_tries_and_ends_nothing(
             await FAILURES[how]()
         await held()(job)
 
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", tries=2, lease_s=3600)(work):
+    async with (
+        Bus(redis_url) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("g", tries=2, lease_s=3600)(work),
+    ):
         good, bad = jobs.new(), jobs.new()
         good["bad"], bad["bad"] = False, True
         await jobs.send(good)
@@ -95,7 +104,9 @@ async def test_a_handler_that_fails_uses_up_its_tries_and_ends_nothing(
     assert caplog.text.count(f"in {FAILURES[how].__name__}\n") >= 2  # the tracebacks
 
 
-async def test_a_rejection_is_logged_without_a_traceback(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_rejection_is_logged_without_a_traceback(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work(job: Job) -> None:
         raise Reject("not\nmine")
 
@@ -106,11 +117,17 @@ async def test_a_rejection_is_logged_without_a_traceback(redis_url: str, fresh: 
 
 
 @pytest.mark.parametrize("how", ["stop", "leave", "cancel all"])
-async def test_a_worker_that_is_stopped_releases_what_runs(redis_url: str, fresh: Fresh, how: str) -> None:
+async def test_a_worker_that_is_stopped_releases_what_runs(
+    redis_url: str, fresh: Fresh, how: str
+) -> None:
     held, name = Held(), fresh()
 
     async def live() -> None:
-        async with Bus(redis_url) as bus, bus.jobs(name) as jobs, jobs.worker("g", lease_s=3600)(held()) as worker:
+        async with (
+            Bus(redis_url) as bus,
+            bus.jobs(name) as jobs,
+            jobs.worker("g", lease_s=3600)(held()) as worker,
+        ):
             await jobs.send(jobs.new())
             await until(lambda: held.begun)
             if how == "stop":
@@ -134,8 +151,14 @@ async def test_a_worker_that_is_stopped_releases_what_runs(redis_url: str, fresh
         assert seen == [1]
 
 
-async def test_what_is_given_to_retry_and_reject_may_be_any_object(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=1) as group:
+async def test_what_is_given_to_retry_and_reject_may_be_any_object(
+    redis_url: str, fresh: Fresh
+) -> None:
+    async with (
+        Bus(redis_url) as bus,
+        bus.queue(fresh()) as queue,
+        queue.group("g", shared=True, tries=1) as group,
+    ):
         await queue.push_many("abc")
         async for batch in group.batches():
             await group.retry(batch[0], error=NoText())
@@ -144,7 +167,11 @@ async def test_what_is_given_to_retry_and_reject_may_be_any_object(redis_url: st
             break
         async with bus.queue(group.dead) as dead:
             errors = [message.json()["error"] async for message in dead.consume(max=3)]
-        assert errors == ["NoText: <a NoText, whose str() raises AttributeError>", "ValueError: boom", "a b"]
+        assert errors == [
+            "NoText: <a NoText, whose str() raises AttributeError>",
+            "ValueError: boom",
+            "a b",
+        ]
 
 
 async def test_what_the_reader_of_a_group_raises_is_counted(redis_url: str, fresh: Fresh) -> None:
@@ -163,7 +190,9 @@ async def test_what_the_reader_of_a_group_raises_is_counted(redis_url: str, fres
 
 
 @pytest.mark.parametrize("how", FAILURES)
-async def test_a_service_answers_whatever_its_handler_raises(redis_url: str, fresh: Fresh, how: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_service_answers_whatever_its_handler_raises(
+    redis_url: str, fresh: Fresh, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def answer(bad: bool) -> str:
         if bad:
             await FAILURES[how]()
@@ -179,7 +208,9 @@ async def test_a_service_answers_whatever_its_handler_raises(redis_url: str, fre
     assert "a handler failed" in caplog.text
 
 
-async def test_a_generator_of_parts_is_closed_whatever_happens(redis_url: str, fresh: Fresh) -> None:
+async def test_a_generator_of_parts_is_closed_whatever_happens(
+    redis_url: str, fresh: Fresh
+) -> None:
     closed: list[Any] = []
 
     async def parts(last: Any) -> AsyncIterator[Any]:
@@ -207,7 +238,9 @@ def deep() -> list[Any]:
     return found
 
 
-async def test_a_member_goes_on_whatever_its_handlers_raise(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_member_goes_on_whatever_its_handlers_raise(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Bus(redis_url) as bus, bus.topic(fresh("t"), 2) as topic, topic.group("g") as member:
         for event in ("assigned", "revoked", "lost"):
             member.on(event, lambda _: 1 / 0)
@@ -221,6 +254,10 @@ async def test_a_member_goes_on_whatever_its_handlers_raise(redis_url: str, fres
 
 
 async def test_a_worker_of_a_closed_loop_leaves_no_handler(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(nothing) as worker:
+    async with (
+        Bus(redis_url) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("g")(nothing) as worker,
+    ):
         await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
         assert worker.running == 0

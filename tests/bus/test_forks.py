@@ -1,4 +1,6 @@
-"""Objects of a bus after a fork, on another loop, and pickled: one typed error, at once, and the parent is not disturbed."""
+"""Objects of a bus after a fork, on another loop, and pickled: one typed error, at once, and the
+parent is not disturbed.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,12 @@ FORKED = "open in the process that this one was forked from"
 
 def test_a_synchronous_bus_says_in_a_forked_child_whose_it_is(redis_url: str, fresh: Fresh) -> None:
     name = fresh()
-    with Bus.sync(redis_url) as bus, bus.queue(name) as queue, bus.persist(fresh()) as record, queue.group("g", shared=True) as group:
+    with (
+        Bus.sync(redis_url) as bus,
+        bus.queue(name) as queue,
+        bus.persist(fresh()) as record,
+        queue.group("g", shared=True) as group,
+    ):
         assert queue.push("parent") == 1
         messages = queue.consume()
         batches = group.batches()
@@ -65,7 +72,10 @@ def test_a_synchronous_bus_says_in_a_forked_child_whose_it_is(redis_url: str, fr
         ):
             assert run_in_child(work).startswith("BUSMQ_STATE")
         assert FORKED in run_in_child(queue.count)
-        assert run_in_child(lambda: (queue.__exit__(None, None, None), bus.__exit__(None, None, None))) == "(None, None)"
+        assert (
+            run_in_child(lambda: (queue.__exit__(None, None, None), bus.__exit__(None, None, None)))
+            == "(None, None)"
+        )
         assert queue.push("parent") == 2
         assert next(messages).text == "parent"
 
@@ -89,18 +99,29 @@ def use_in_process(bus: Any, queue: Any) -> None:
 
 def test_multiprocessing_gets_no_bus_of_its_parent(redis_url: str, fresh: Fresh) -> None:
     with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
-        process = multiprocessing.get_context("fork").Process(target=use_in_process, args=(bus, queue))
+        process = multiprocessing.get_context("fork").Process(
+            target=use_in_process, args=(bus, queue)
+        )
         process.start()
         process.join(PATIENCE_S)
         assert process.exitcode == 1
         with pytest.raises(StateError, match="pickle"):
-            multiprocessing.get_context("spawn").Process(target=use_in_process, args=(bus, queue)).start()
+            multiprocessing.get_context("spawn").Process(
+                target=use_in_process, args=(bus, queue)
+            ).start()
         assert queue.push("x") == 1
 
 
-async def test_an_asyncio_bus_says_in_a_forked_child_whose_it_is(redis_url: str, fresh: Fresh) -> None:
+async def test_an_asyncio_bus_says_in_a_forked_child_whose_it_is(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, bus.jobs(fresh()) as jobs:
-        for work in (lambda: queue.push("x"), queue.count, lambda: jobs.send(jobs.new()), lambda: queue.group("g").__aenter__()):
+        for work in (
+            lambda: queue.push("x"),
+            queue.count,
+            lambda: jobs.send(jobs.new()),
+            lambda: queue.group("g").__aenter__(),
+        ):
 
             async def use(work: Any = work) -> object:
                 return await work()
@@ -138,14 +159,19 @@ async def test_an_asyncio_bus_is_refused_on_another_loop(redis_url: str, fresh: 
         assert await queue.push("x") == 1
 
 
-@pytest.mark.parametrize("make", ["bus", "queue", "topic", "jobs", "service", "channel", "worker", "group", "persist"])
+@pytest.mark.parametrize(
+    "make", ["bus", "queue", "topic", "jobs", "service", "channel", "worker", "group", "persist"]
+)
 async def test_objects_of_a_bus_are_not_pickled(redis_url: str, fresh: Fresh, make: str) -> None:
     async def work(job: object) -> None: ...
 
     async with Bus(redis_url) as bus:
         things: dict[str, Any] = {
             "bus": bus,
-            **{kind: getattr(bus, kind)(fresh()) for kind in ("queue", "topic", "jobs", "service", "channel", "persist")},
+            **{
+                kind: getattr(bus, kind)(fresh())
+                for kind in ("queue", "topic", "jobs", "service", "channel", "persist")
+            },
             "worker": bus.jobs(fresh()).worker("g")(work),
             "group": bus.queue(fresh()).group("g", shared=True),
         }
@@ -153,8 +179,12 @@ async def test_objects_of_a_bus_are_not_pickled(redis_url: str, fresh: Fresh, ma
             pickle.dumps(things[make])
 
 
-def test_the_end_of_a_child_is_silent_and_leaves_the_parent_alone(redis_url: str, fresh: Fresh, tmp_path: Path) -> None:
-    """The child collects all it has of the bus, runs a loop of its own, and exits by the interpreter."""
+def test_the_end_of_a_child_is_silent_and_leaves_the_parent_alone(
+    redis_url: str, fresh: Fresh, tmp_path: Path
+) -> None:
+    """The child collects all it has of the bus, runs a loop of its own, and exits by the
+    interpreter.
+    """
     script = tmp_path / "forks.py"
     script.write_text(
         dedent(f"""
@@ -189,11 +219,19 @@ def test_the_end_of_a_child_is_silent_and_leaves_the_parent_alone(redis_url: str
         print("well", end="")
         """)
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("well", "", 0)
 
 
-def test_an_outbox_says_in_a_forked_child_whose_it_is(redis_url: str, fresh: Fresh, tmp_path: Path) -> None:
+def test_an_outbox_says_in_a_forked_child_whose_it_is(
+    redis_url: str, fresh: Fresh, tmp_path: Path
+) -> None:
     with Outbox.sync(tmp_path / "o.db", to=redis_url) as outbox:
         outbox.push(fresh(), "a")
         assert run_in_child(lambda: outbox.push("q", "b")).startswith("BUSMQ_STATE")

@@ -1,4 +1,6 @@
-"""``group.each(handler)``: functions that handle the messages of a shared group, with and without a loop."""
+"""``group.each(handler)``: functions that handle the messages of a shared group, with and without a
+loop.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class UnprintableError(Exception):
         raise RuntimeError("no text")
 
 
-def test_a_plain_function_handles_each_message_once_several_at_a_time(redis_url: str, fresh: Fresh) -> None:
+def test_a_plain_function_handles_each_message_once_several_at_a_time(
+    redis_url: str, fresh: Fresh
+) -> None:
     together, seen = threading.Barrier(4, timeout=20), []
 
     def handle(message: LeasedMessage) -> None:
@@ -43,8 +47,12 @@ def test_a_plain_function_handles_each_message_once_several_at_a_time(redis_url:
     assert sorted(seen, key=int) == [f"{n}" for n in range(12)]
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), UnprintableError(), asyncio.CancelledError(), Reject("never")])
-def test_what_a_handler_raises_is_a_try_and_in_the_end_a_dead_letter(redis_url: str, fresh: Fresh, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("bad"), UnprintableError(), asyncio.CancelledError(), Reject("never")]
+)
+def test_what_a_handler_raises_is_a_try_and_in_the_end_a_dead_letter(
+    redis_url: str, fresh: Fresh, error: BaseException
+) -> None:
     name, calls = fresh("q"), []
 
     async def handle(message: LeasedMessage) -> None:
@@ -61,10 +69,14 @@ def test_what_a_handler_raises_is_a_try_and_in_the_end_a_dead_letter(redis_url: 
 
     asyncio.run(main())
     assert sorted(calls)[-1] == ("good", 1)
-    assert [tries for text, tries in calls if text == "bad"] == ([1] if isinstance(error, Reject) else [1, 2])
+    assert [tries for text, tries in calls if text == "bad"] == (
+        [1] if isinstance(error, Reject) else [1, 2]
+    )
 
 
-def test_a_handler_that_takes_longer_than_its_lease_keeps_its_message(redis_url: str, fresh: Fresh) -> None:
+def test_a_handler_that_takes_longer_than_its_lease_keeps_its_message(
+    redis_url: str, fresh: Fresh
+) -> None:
     async def main() -> None:
         async with Bus(redis_url) as bus, bus.queue(fresh("q")) as queue:
             await queue.push("one")
@@ -76,7 +88,10 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_its_message(redis_url:
                 await asyncio.sleep(2.5)
                 over.set()
 
-            async with queue.group("g", shared=True, lease_s=1) as group, queue.group("g", shared=True) as other:
+            async with (
+                queue.group("g", shared=True, lease_s=1) as group,
+                queue.group("g", shared=True) as other,
+            ):
                 both = [asyncio.create_task(each.each(handle)) for each in (group, other)]
                 await over.wait()
                 await group.wait_drained()
@@ -89,18 +104,21 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_its_message(redis_url:
 
 
 @pytest.mark.fault
-def test_the_message_of_a_process_that_is_killed_is_another_s(redis_url: str, fresh: Fresh, tmp_path: Path) -> None:
+def test_the_message_of_a_process_that_is_killed_is_another_s(
+    redis_url: str, fresh: Fresh, tmp_path: Path
+) -> None:
     name = fresh("q")
     script = (
-        "import sys, time\n"
-        "from busmq_spark import Bus\n"
-        "with Bus.sync(sys.argv[1]) as bus, bus.queue(sys.argv[2]) as queue, queue.group('g', shared=True, lease_s=1) as group:\n"
-        "    group.each(lambda message: (print(message.text, flush=True), time.sleep(600)))\n"
+        "import sys, time\nfrom busmq_spark import Bus\nwith Bus.sync(sys.argv[1]) as bus,"
+        " bus.queue(sys.argv[2]) as queue, queue.group('g', shared=True, lease_s=1) as group:\n   "
+        " group.each(lambda message: (print(message.text, flush=True), time.sleep(600)))\n"
     )
     with Bus.sync(redis_url) as bus, bus.queue(name) as queue:
         queue.push("one")
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        child = subprocess.Popen([sys.executable, "-c", script, redis_url, name], stdout=subprocess.PIPE, env=environ)
+        child = subprocess.Popen(
+            [sys.executable, "-c", script, redis_url, name], stdout=subprocess.PIPE, env=environ
+        )
         assert child.stdout is not None
         assert child.stdout.readline() == b"one\n"
         child.send_signal(signal.SIGKILL)
@@ -113,8 +131,16 @@ def test_the_message_of_a_process_that_is_killed_is_another_s(redis_url: str, fr
 
 
 def test_bad_arguments_are_refused_and_a_stop_ends_it(redis_url: str, fresh: Fresh) -> None:
-    with Bus.sync(redis_url) as bus, bus.queue(fresh("q")) as queue, queue.group("g", shared=True) as group:
-        for bad in ({"handler": "x"}, {"handler": print, "at_once": 0}, {"handler": print, "at_once": 1.5}):
+    with (
+        Bus.sync(redis_url) as bus,
+        bus.queue(fresh("q")) as queue,
+        queue.group("g", shared=True) as group,
+    ):
+        for bad in (
+            {"handler": "x"},
+            {"handler": print, "at_once": 0},
+            {"handler": print, "at_once": 1.5},
+        ):
             with pytest.raises(ConfigError):
                 group.each(**bad)
         over = threading.Thread(target=group.each, args=(print,))
@@ -126,11 +152,17 @@ def test_bad_arguments_are_refused_and_a_stop_ends_it(redis_url: str, fresh: Fre
 
 
 @pytest.mark.parametrize("how", FAILURES)
-async def test_a_handler_that_fails_in_any_way_uses_up_the_tries_of_its_message(redis_url: str, fresh: Fresh, how: str) -> None:
+async def test_a_handler_that_fails_in_any_way_uses_up_the_tries_of_its_message(
+    redis_url: str, fresh: Fresh, how: str
+) -> None:
     async def handle(message: LeasedMessage) -> None:
         await FAILURES[how]()
 
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=2) as group:
+    async with (
+        Bus(redis_url) as bus,
+        bus.queue(fresh()) as queue,
+        queue.group("g", shared=True, tries=2) as group,
+    ):
         await queue.push("a")
         handling = bus.spawn(group.each(handle, delay_s=0), "handling")
         async with bus.queue(group.dead) as dead:

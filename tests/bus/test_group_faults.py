@@ -1,4 +1,6 @@
-"""Groups while something breaks: replies that are lost, packets that come late, workers and servers that are killed."""
+"""Groups while something breaks: replies that are lost, packets that come late, workers and servers
+that are killed.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,15 @@ async def first(batches: AsyncIterator[list[LeasedMessage]]) -> list[LeasedMessa
     return await asyncio.wait_for(anext(batches), UNTIL_S)
 
 
-async def test_a_reply_that_was_lost_costs_no_try_and_no_lease(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_a_reply_that_was_lost_costs_no_try_and_no_lease(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, lease_s=LONG_S) as group:
+        async with (
+            Bus(proxy.url) as bus,
+            bus.queue(fresh()) as queue,
+            queue.group("g", shared=True, lease_s=LONG_S) as group,
+        ):
             await queue.push_many("abc")
             gate = proxy.hold(is_script(LEASED, queue.name), reply=True)
             reading = asyncio.ensure_future(first(group.batches()))
@@ -53,13 +61,21 @@ async def test_a_reply_that_was_lost_costs_no_try_and_no_lease(redis_server: Emb
             settling = asyncio.ensure_future(group.ack(batch))
             (await asyncio.to_thread(gate.wait)).drop()
             gate.open()
-            assert await settling == []  # executed twice: what was settled before was settled by this call
+            assert (
+                await settling == []
+            )  # executed twice: what was settled before was settled by this call
             assert await stored(queue) == []
 
 
-async def test_a_lease_call_that_arrives_late_holds_messages_until_its_lease_ends_and_loses_none(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_a_lease_call_that_arrives_late_holds_messages_until_its_lease_ends_and_loses_none(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, lease_s=LONG_S) as group:
+        async with (
+            Bus(proxy.url) as bus,
+            bus.queue(fresh()) as queue,
+            queue.group("g", shared=True, lease_s=LONG_S) as group,
+        ):
             await queue.push_many("abcd")
             gate = proxy.hold(is_script(LEASED, queue.name))
             batches = group.batches(2)
@@ -71,13 +87,25 @@ async def test_a_lease_call_that_arrives_late_holds_messages_until_its_lease_end
             await asyncio.to_thread(late.arrive)
             assert (await group.state()).in_flight == 4
             await end_leases(queue, "g")
-            assert [(each.id, each.tries) for each in await some(batches, 4)] == [(1, 2), (2, 2), (3, 2), (4, 2)]
+            assert [(each.id, each.tries) for each in await some(batches, 4)] == [
+                (1, 2),
+                (2, 2),
+                (3, 2),
+                (4, 2),
+            ]
 
 
 @pytest.mark.parametrize("how", ["ack", "retry", "release"])
-async def test_a_settlement_that_arrives_late_changes_nothing_of_the_lease_of_another(redis_server: EmbeddedRedis, fresh: Fresh, how: str) -> None:
+async def test_a_settlement_that_arrives_late_changes_nothing_of_the_lease_of_another(
+    redis_server: EmbeddedRedis, fresh: Fresh, how: str
+) -> None:
     with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+        async with (
+            Bus(proxy.url) as bus,
+            Bus(redis_server.url) as other,
+            bus.queue(fresh()) as queue,
+            other.queue(queue.name) as same,
+        ):
             await queue.push_many("ab")
             async with queue.group("g", shared=True) as slow, same.group("g", shared=True) as quick:
                 held = await some(slow.batches(), 2)
@@ -96,9 +124,16 @@ async def test_a_settlement_that_arrives_late_changes_nothing_of_the_lease_of_an
 
 
 @pytest.mark.parametrize("how", ["ack", "retry", "release", "extend"])
-async def test_a_repeated_settlement_is_refused_where_another_settled_the_message(redis_server: EmbeddedRedis, fresh: Fresh, how: str) -> None:
+async def test_a_repeated_settlement_is_refused_where_another_settled_the_message(
+    redis_server: EmbeddedRedis, fresh: Fresh, how: str
+) -> None:
     with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+        async with (
+            Bus(proxy.url) as bus,
+            Bus(redis_server.url) as other,
+            bus.queue(fresh()) as queue,
+            other.queue(queue.name) as same,
+        ):
             await queue.push_many("abcd")
             async with queue.group("g", shared=True) as slow, same.group("g", shared=True) as quick:
                 held = await some(slow.batches(3), 3)
@@ -114,9 +149,15 @@ async def test_a_repeated_settlement_is_refused_where_another_settled_the_messag
             assert await stored(same) == []
 
 
-async def test_a_settlement_whose_reply_was_lost_is_not_refused_on_a_second_lease(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_a_settlement_whose_reply_was_lost_is_not_refused_on_a_second_lease(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
+        async with (
+            Bus(proxy.url) as bus,
+            bus.queue(fresh()) as queue,
+            queue.group("g", shared=True) as group,
+        ):
             await queue.push_many("ab")
             await some(group.batches(), 2)
             await end_leases(queue, "g")
@@ -133,7 +174,12 @@ async def test_a_repeated_settlement_is_refused_after_the_group_was_set_back_or_
     redis_server: EmbeddedRedis, fresh: Fresh, how: str
 ) -> None:
     with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+        async with (
+            Bus(proxy.url) as bus,
+            Bus(redis_server.url) as other,
+            bus.queue(fresh()) as queue,
+            other.queue(queue.name) as same,
+        ):
             await queue.retain("1h")
             await queue.push_many("ab")
             async with queue.group("g", shared=True) as slow:
@@ -143,7 +189,10 @@ async def test_a_repeated_settlement_is_refused_after_the_group_was_set_back_or_
                 stopped = await asyncio.to_thread(gate.wait)
                 await end_leases(queue, "g")
                 quick = same.group("g", shared=True)
-                assert await (quick.seek("earliest") if how == "seek" else quick.drop()) in (0, True)
+                assert await (quick.seek("earliest") if how == "seek" else quick.drop()) in (
+                    0,
+                    True,
+                )
                 async with quick:
                     assert await quick.ack(await some(quick.batches(1), 1)) == []
                     gate.open()
@@ -160,11 +209,17 @@ async def produce(queue: Queue, enough: asyncio.Event) -> None:
 
 
 async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: Fresh) -> None:
-    """Each at least once, never twice in one try, and dead letters are exactly those that fail each time."""
+    """Each at least once, never twice in one try, and dead letters are exactly those that fail each
+    time.
+    """
     tries, poison, ledger = 25, [b"poison", b"v", b"v", b"poison"], Ledger()
     with EmbeddedRedis(aof=True) as server:
         place = {"url": server.url}
-        async with Bus(**place) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
+        async with (
+            Bus(**place) as bus,
+            bus.queue(fresh()) as queue,
+            bus.queue(f"{queue.name}.dead") as dead,
+        ):
             async with queue.group("g", shared=True, lease_s=1, tries=tries) as group:
                 await queue.push_many(poison)
                 enough = asyncio.Event()
@@ -185,21 +240,37 @@ async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: F
                 for worker in workers:
                     await worker.kill()
                 [state] = await queue.groups()
-            letters = [dead_letter.decode_letter(message.value).id for message in await dead_letters(dead, await dead.count())]
+            letters = [
+                dead_letter.decode_letter(message.value).id
+                for message in await dead_letters(dead, await dead.count())
+            ]
     ledger.check(state.subscription.last)
     assert set(letters) == {1, 4}
 
 
-async def test_workers_are_killed_one_after_the_other_or_hang_and_each_message_is_handled(layout: str, place: dict[str, Any], fresh: Fresh) -> None:
-    """A long queue: each message at least once, never twice in one try, acked by its last owner only; dead letters are those that fail each time."""
+async def test_workers_are_killed_one_after_the_other_or_hang_and_each_message_is_handled(
+    layout: str, place: dict[str, Any], fresh: Fresh
+) -> None:
+    """A long queue: each message at least once, never twice in one try, acked by its last owner
+    only; dead letters are those that fail each time.
+    """
     count, kills, many, hangs = (10_000, 10, 6, 3) if layout == "direct" else (1_000, 2, 3, 1)
     count, kills, tries, batch, ledger = count * FACTOR, kills * FACTOR, 30, 1000, Ledger()
     poison = {id for id in range(1, count + 1) if id % (count // 5) == 0}
     hang = [count * n // hangs + 7 for n in range(hangs)]
-    async with Bus(**place) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
+    async with (
+        Bus(**place) as bus,
+        bus.queue(fresh()) as queue,
+        bus.queue(f"{queue.name}.dead") as dead,
+    ):
         async with queue.group("g", shared=True, lease_s=1, tries=tries) as group:
             for at in range(1, count + 1, batch):
-                await queue.push_many([b"poison" if id in poison else b"hang" if id in hang else b"v" for id in range(at, at + batch)])
+                await queue.push_many(
+                    [
+                        b"poison" if id in poison else b"hang" if id in hang else b"v"
+                        for id in range(at, at + batch)
+                    ]
+                )
             waking = asyncio.ensure_future(wake(ledger, hang))
             workers = [await ledger.begin(place, queue.name, tries) for _ in range(many)]
             for kill in range(kills):
@@ -210,7 +281,10 @@ async def test_workers_are_killed_one_after_the_other_or_hang_and_each_message_i
             await asyncio.wait_for(group.wait_idle(), UNTIL_S * FACTOR)
             for worker in workers:
                 await worker.kill()
-        letters = [dead_letter.decode_letter(message.value).id for message in await dead_letters(dead, await dead.count())]
+        letters = [
+            dead_letter.decode_letter(message.value).id
+            for message in await dead_letters(dead, await dead.count())
+        ]
     ledger.check(count)
     ledger.check_acks()
     assert set(letters) == poison
@@ -223,9 +297,16 @@ async def lose_lease(queue: Queue, group: OrderedGroup) -> None:
 
 
 @pytest.mark.parametrize("executed", [False, True])
-async def test_a_repeated_ack_of_an_ordered_group_knows_who_acked(redis_server: EmbeddedRedis, fresh: Fresh, executed: bool) -> None:
+async def test_a_repeated_ack_of_an_ordered_group_knows_who_acked(
+    redis_server: EmbeddedRedis, fresh: Fresh, executed: bool
+) -> None:
     with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+        async with (
+            Bus(proxy.url) as bus,
+            Bus(redis_server.url) as other,
+            bus.queue(fresh()) as queue,
+            other.queue(queue.name) as same,
+        ):
             await queue.push_many("abcd")
             async with queue.group("g") as slow:
                 held = await some(slow.batches(2), 2)

@@ -18,7 +18,9 @@ from tests.bus.tools import UNTIL_S, redis, stored, until
 from tests.conftest import Fresh
 
 
-async def test_a_group_outlives_that_another_process_makes_the_queue_anew(redis_url: str, fresh: Fresh) -> None:
+async def test_a_group_outlives_that_another_process_makes_the_queue_anew(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with AsyncExitStack() as stack:
         bus, other = [await stack.enter_async_context(Bus(redis_url)) for _ in range(2)]
         queue = await stack.enter_async_context(bus.queue(fresh()))
@@ -34,13 +36,20 @@ async def test_a_group_outlives_that_another_process_makes_the_queue_anew(redis_
             await same.attach()
             await same.push_many(["c", "d", "e"])
         assert [each.text for each in await some(ours, 3)] == ["c", "d", "e"]
-        assert await shared.ack(await some(theirs, 3)) == []  # registered again, before the other acks
+        assert (
+            await shared.ack(await some(theirs, 3)) == []
+        )  # registered again, before the other acks
         await ordered.ack(3)
         assert await stored(queue) == []
 
 
 async def test_several_tasks_share_one_holder(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("o") as ordered, queue.group("s", shared=True) as shared:
+    async with (
+        Bus(redis_url) as bus,
+        bus.queue(fresh()) as queue,
+        queue.group("o") as ordered,
+        queue.group("s", shared=True) as shared,
+    ):
         await queue.push_many([str(n) for n in range(60)])
         for group in (ordered, shared):
             found = await asyncio.gather(*(some(group.batches(most=5), 20) for _ in range(3)))
@@ -48,7 +57,12 @@ async def test_several_tasks_share_one_holder(redis_url: str, fresh: Fresh) -> N
 
 
 async def test_idle_comes_also_when_the_rest_was_flushed(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("s", shared=True) as shared, queue.group("o") as ordered:
+    async with (
+        Bus(redis_url) as bus,
+        bus.queue(fresh()) as queue,
+        queue.group("s", shared=True) as shared,
+        queue.group("o") as ordered,
+    ):
         await queue.push_many("ab")
         await queue.flush()
         await asyncio.wait_for(asyncio.gather(shared.wait_idle(), ordered.wait_idle()), UNTIL_S)
@@ -89,7 +103,10 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
         for options, found in [
             ({"lease_s": 0.5}, "lease_s is 0.5; expected 1 to 604800 seconds"),
             ({"lease_s": "30"}, "lease_s is '30'; expected"),
-            ({"lease": 3}, "a group has no option 'lease'; a shared one has lease_s, tries, limit, dead"),
+            (
+                {"lease": 3},
+                "a group has no option 'lease'; a shared one has lease_s, tries, limit, dead",
+            ),
             ({"dead": ""}, "dead is ''; expected the name of a queue"),
             ({"tries": 0}, "tries is 0; expected a whole number of at least 1"),
             ({"limit": -1}, "limit is -1; expected a whole number of at least 0"),
@@ -111,7 +128,13 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
         async with queue:
             with pytest.raises(ConfigError, match="start is 'soon'"):
                 await queue.group("g", start="soon").__aenter__()
-            await redis(queue, "RPUSH", queue.keys.messages, await redis(queue, "INCR", queue.keys.msgid), "a")  # as a peer, which notes no time
+            await redis(
+                queue,
+                "RPUSH",
+                queue.keys.messages,
+                await redis(queue, "INCR", queue.keys.msgid),
+                "a",
+            )  # as a peer, which notes no time
             with pytest.raises(TimeUnknown):
                 await queue.group("g", start="-10d").__aenter__()
             async with queue.group("g") as group:
@@ -134,16 +157,38 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
 
 async def test_the_rights_of_the_page_are_enough_for_groups(fresh: Fresh) -> None:
     page = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
-    rules, more = re.search(r"ACL SETUSER spark on >secret (.*?)\n", page), re.search(r"Shared\s+groups need `(.*?)`", page)
+    rules, more = (
+        re.search(r"ACL SETUSER spark on >secret (.*?)\n", page),
+        re.search(r"Shared\s+groups need `(.*?)`", page),
+    )
     assert rules
     assert more
     with EmbeddedRedis() as server:
-        server.command("ACL", "SETUSER", "spark", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists", *more[1].split())
-        async with Bus(server.url, user="spark", password="secret") as bus, bus.queue(fresh()) as queue:
+        server.command(
+            "ACL",
+            "SETUSER",
+            "spark",
+            "on",
+            ">secret",
+            *rules[1].split(),
+            "+unsubscribe",
+            "+hexists",
+            *more[1].split(),
+        )
+        async with (
+            Bus(server.url, user="spark", password="secret") as bus,
+            bus.queue(fresh()) as queue,
+        ):
             await queue.push_many("abcd")
             async with queue.group("g", shared=True, tries=1) as group, queue.group("o") as ordered:
                 acked, retried, extended, released = await some(group.batches(), 4)
-                assert await group.ack(acked) + await group.retry(retried) + await group.extend(extended) + await group.release(released) == []
+                assert (
+                    await group.ack(acked)
+                    + await group.retry(retried)
+                    + await group.extend(extended)
+                    + await group.release(released)
+                    == []
+                )
                 await group.pause()
                 await group.resume()
                 await ordered.ack(await some(ordered.batches(), 4))

@@ -1,4 +1,6 @@
-"""Jobs while something breaks: replies that are lost, packets that come late, workers, waiters and servers that are killed."""
+"""Jobs while something breaks: replies that are lost, packets that come late, workers, waiters and
+servers that are killed.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ async def waiting_for(jobs: Jobs, **fields: Any) -> tuple[Any, asyncio.Future[An
     return job, asyncio.ensure_future(jobs.send(job, wait=["g"], timeout_s=UNTIL_S))
 
 
-async def test_a_field_is_had_also_when_the_reply_that_forgot_it_is_lost(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_a_field_is_had_also_when_the_reply_that_forgot_it_is_lost(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
             job = jobs.new()
@@ -60,7 +64,9 @@ async def test_a_field_is_had_also_when_the_reply_that_forgot_it_is_lost(redis_s
             assert await job.load("a") == {"a": None}
 
 
-async def test_a_load_that_arrives_late_takes_nothing_that_was_saved_meanwhile(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_a_load_that_arrives_late_takes_nothing_that_was_saved_meanwhile(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
             job = jobs.new()
@@ -78,7 +84,9 @@ async def test_a_load_that_arrives_late_takes_nothing_that_was_saved_meanwhile(r
             assert await job.load("a") == {"a": 2}
 
 
-async def test_an_outcome_whose_reply_is_lost_is_written_once_and_acked(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_an_outcome_whose_reply_is_lost_is_written_once_and_acked(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
             calls: Counter[str] = Counter()
@@ -96,7 +104,9 @@ async def test_an_outcome_whose_reply_is_lost_is_written_once_and_acked(redis_se
             assert list(calls.values()) == [1]
 
 
-async def test_an_outcome_that_arrives_when_another_works_on_the_job_is_refused(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_an_outcome_that_arrives_when_another_works_on_the_job_is_refused(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     """A worker that was cut off says that the job has failed, while the next one is at work."""
     slow, quick = Held(), Held()
 
@@ -105,7 +115,11 @@ async def test_an_outcome_that_arrives_when_another_works_on_the_job_is_refused(
         raise ValueError("too late")
 
     with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, other.jobs(fresh()) as jobs:
+        async with (
+            Bus(proxy.url) as bus,
+            Bus(redis_server.url) as other,
+            other.jobs(fresh()) as jobs,
+        ):
             cut_off = bus.jobs(jobs.queue.name).worker("g", lease_s=600, tries=1)(fails)
             async with cut_off:
                 job, waiting = await waiting_for(jobs)
@@ -127,7 +141,9 @@ async def test_an_outcome_that_arrives_when_another_works_on_the_job_is_refused(
 async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(
     place: dict[str, Any], fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are cut: its subscription while the outcome is published, and the link that it reads with."""
+    """Both are cut: its subscription while the outcome is published, and the link that it reads
+    with.
+    """
     held, connect, gate = Held(), PubSubConnection._connect, asyncio.Event()
     monkeypatch.setattr(job_outcome_waiters, "OUTCOME_POLL_S", LONG_S)
 
@@ -135,7 +151,11 @@ async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(
         await gate.wait()
         await connect(connection)
 
-    async with Bus(**place) as bus, Bus(**place) as other, bus.jobs(fresh()) as jobs:  # noqa: SIM117  too long
+    async with (  # noqa: SIM117  # too long
+        Bus(**place) as bus,
+        Bus(**place) as other,
+        bus.jobs(fresh()) as jobs,
+    ):
         async with other.jobs(jobs.queue.name).worker("g")(held()):
             _, waiting = await waiting_for(jobs)
             await until(lambda: held.begun)
@@ -149,18 +169,24 @@ async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(
             assert (await waiting)["g"].ok
 
 
-async def test_nobody_listens_and_the_outcome_is_found_all_the_same(redis_url: str, fresh: Fresh) -> None:
+async def test_nobody_listens_and_the_outcome_is_found_all_the_same(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.jobs(fresh()) as jobs:
         held = Held()
         async with other.jobs(jobs.queue.name).worker("g")(held()):
             _, waiting = await waiting_for(jobs)
             await until(lambda: held.begun)
-            bus.servers.pubsub[0].unsubscribe(client_channel(jobs.client), jobs._waits.on_publication)  # as a half-open link
+            bus.servers.pubsub[0].unsubscribe(
+                client_channel(jobs.client), jobs._waits.on_publication
+            )  # as a half-open link
             held.go.set()
             assert (await waiting)["g"].ok
 
 
-async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         some = [jobs.new() for _ in range(5)]
         for job in some:
@@ -183,7 +209,9 @@ async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(
             assert sorted(letter.tries for letter in await letters(jobs)) == [2] * 5
 
 
-async def test_a_limit_of_the_group_holds_in_three_processes(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_limit_of_the_group_holds_in_three_processes(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         some = [jobs.new() for _ in range(200)]
         some[-1]["hold"] = True  # in flight to the end, however late it is asked for
@@ -202,7 +230,9 @@ async def test_a_limit_of_the_group_holds_in_three_processes(place: dict[str, An
         assert 0 < max(seen) <= 2
 
 
-async def test_a_waiter_is_killed_and_another_process_waits_on(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_waiter_is_killed_and_another_process_waits_on(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     held = Held()
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(held()):
         waiter = await started(place, "wait", jobs.queue.name)
@@ -259,8 +289,12 @@ async def follow(completions: Any, ids: list[str]) -> None:
         ids += [each.job]
 
 
-async def test_outcomes_come_also_where_another_program_has_made_the_queue_anew(redis_url: str, fresh: Fresh) -> None:
-    """Redis has lost it. Who comes second finds a queue, and cannot tell from a push that this is another one."""
+async def test_outcomes_come_also_where_another_program_has_made_the_queue_anew(
+    redis_url: str, fresh: Fresh
+) -> None:
+    """Redis has lost it. Who comes second finds a queue, and cannot tell from a push that this is
+    another one.
+    """
     async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.jobs(fresh()) as jobs:
         before = jobs.queue.life
         await redis(jobs.queue, "DEL", *jobs.queue.keys.all)
@@ -268,4 +302,7 @@ async def test_outcomes_come_also_where_another_program_has_made_the_queue_anew(
             for _ in range(2):
                 done = await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
                 assert done["g"].life != before
-            assert len(await jobs.send_many([jobs.new(), jobs.new()], wait=["g"], timeout_s=UNTIL_S)) == 2
+            assert (
+                len(await jobs.send_many([jobs.new(), jobs.new()], wait=["g"], timeout_s=UNTIL_S))
+                == 2
+            )

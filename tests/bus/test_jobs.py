@@ -13,7 +13,14 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import ConfigError, JobFailed, JobWaitTimeout, MessageRefused, Reject, StateError
+from busmq_spark.errors import (
+    ConfigError,
+    JobFailed,
+    JobWaitTimeout,
+    MessageRefused,
+    Reject,
+    StateError,
+)
 from tests.bus.conftest import OpenBus
 from tests.bus.job_tools import LONG_S, Held, concat, keys_of, letters, nothing, until_none
 from tests.bus.tools import UNTIL_S, LoopClock, redis, stored, until
@@ -27,24 +34,37 @@ async def test_the_example(open_bus: OpenBus, fresh: Fresh) -> None:
             job["inbound"] = "Hello"
             assert await job.save()
             done = await jobs.send(job, wait=["worldConcat"], timeout_s=UNTIL_S)
-            assert [(group, each.ok, each.tries) for group, each in done.items()] == [("worldConcat", True, 1)]
+            assert [(group, each.ok, each.tries) for group, each in done.items()] == [
+                ("worldConcat", True, 1)
+            ]
             assert await job.load("outbound", forget=("outbound",)) == {"outbound": "Hello world!"}
             assert (job["inbound"], job["outbound"]) == ("Hello", "Hello world!")
             for name in ("inbound", "outbound"):
                 assert await redis(jobs.queue, "EXISTS", job.in_redis.field(name)) == 0
-            again = await asyncio.wait_for(other.jobs(jobs.queue.name).get(job.id).wait(["worldConcat"]), UNTIL_S)
+            again = await asyncio.wait_for(
+                other.jobs(jobs.queue.name).get(job.id).wait(["worldConcat"]), UNTIL_S
+            )
             assert again == done
         await jobs.queue.flush()
 
 
-async def test_what_a_handler_raises_is_the_error_of_its_group(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_a_handler_raises_is_the_error_of_its_group(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async def bad(job: Job) -> None:
         raise ValueError(f"no {(await job.load('what'))['what']}")
 
-    async with open_bus() as bus, bus.jobs(fresh()) as jobs, jobs.worker("bad", tries=2)(bad), jobs.worker("good")(nothing):
+    async with (
+        open_bus() as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("bad", tries=2)(bad),
+        jobs.worker("good")(nothing),
+    ):
         job = jobs.new()
         job["what"] = "room"
-        with pytest.raises(JobFailed, match=r"is given up by \{'bad': 'ValueError: no room'\}") as caught:
+        with pytest.raises(
+            JobFailed, match=r"is given up by \{'bad': 'ValueError: no room'\}"
+        ) as caught:
             await jobs.send(job, wait=["good", "bad"], timeout_s=UNTIL_S)
         assert caught.value.errors == {"bad": "ValueError: no room"}
         done = await job.wait(["bad", "good"], timeout_s=UNTIL_S, fail_fast=False)
@@ -72,7 +92,9 @@ async def test_a_rejection_is_no_other_try(place: dict[str, Any], fresh: Fresh) 
         assert await stored(jobs.queue) == []
 
 
-async def test_fields_are_kept_until_they_are_saved_and_stacked(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_fields_are_kept_until_they_are_saved_and_stacked(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         job = jobs.new()
         job["bytes"], job["text"], job["none"] = b"\x00\xff", "\u00e9", None
@@ -83,10 +105,19 @@ async def test_fields_are_kept_until_they_are_saved_and_stacked(place: dict[str,
         job["text"] = {"n": 1}
         assert await job.save()
         same = jobs.get(job.id)
-        wanted = {"bytes": b"\x00\xff", "text": {"n": 1}, "none": None, "short": [1, 2.5], "missing": None}
+        wanted = {
+            "bytes": b"\x00\xff",
+            "text": {"n": 1},
+            "none": None,
+            "short": [1, 2.5],
+            "missing": None,
+        }
         assert await same.load(*wanted) == wanted
         assert dict(same) == wanted
-        left = {name: await redis(jobs.queue, "PTTL", job.in_redis.field(name)) for name in ("text", "short")}
+        left = {
+            name: await redis(jobs.queue, "PTTL", job.in_redis.field(name))
+            for name in ("text", "short")
+        }
         assert 0 < left["short"] <= 100_000 < left["text"] <= 1000 * jobs.queue.ttl_s
         assert await same.load(forget="text") == {}
         assert await job.load("text") == {"text": None}
@@ -119,12 +150,21 @@ async def test_a_job_that_is_sent_again_is_done_again(redis_url: str, fresh: Fre
         assert (first["g"].message, second["g"].message) == (1, 2)
 
 
-async def test_waiting_later_in_another_process_and_at_once_when_it_is_done(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_waiting_later_in_another_process_and_at_once_when_it_is_done(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     held = Held()
-    async with open_bus() as bus, open_bus() as other, bus.jobs(fresh()) as jobs, jobs.worker("g")(held()):
+    async with (
+        open_bus() as bus,
+        open_bus() as other,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("g")(held()),
+    ):
         job = jobs.new()
         await jobs.send(job)
-        waiting = asyncio.ensure_future(other.jobs(jobs.queue.name).get(job.id).wait(["g"], timeout_s=UNTIL_S))
+        waiting = asyncio.ensure_future(
+            other.jobs(jobs.queue.name).get(job.id).wait(["g"], timeout_s=UNTIL_S)
+        )
         await until(lambda: held.begun)
         held.go.set()
         done = await waiting
@@ -132,7 +172,9 @@ async def test_waiting_later_in_another_process_and_at_once_when_it_is_done(open
         assert await other.jobs(jobs.queue.name).get(job.id).wait("g", timeout_s=0.001) == done
 
 
-async def test_waits_that_may_last_equally_long_end_in_turn_and_one_that_is_cancelled_holds_up_none(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_waits_that_may_last_equally_long_end_in_turn_and_one_that_is_cancelled_holds_up_none(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     ended: list[int] = []
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         async with jobs.worker("g")(nothing):
@@ -166,12 +208,21 @@ async def test_waits_that_may_last_equally_long_end_in_turn_and_one_that_is_canc
         await last
 
 
-async def test_a_wait_that_ends_too_soon_says_for_whom_and_may_go_on(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_wait_that_ends_too_soon_says_for_whom_and_may_go_on(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     held = Held()
-    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("slow")(held()), jobs.worker("quick")(nothing):
+    async with (
+        Bus(**place) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("slow")(held()),
+        jobs.worker("quick")(nothing),
+    ):
         job = jobs.new()
         await jobs.send(job, wait=["quick"], timeout_s=UNTIL_S)
-        with pytest.raises(JobWaitTimeout, match=r"no outcome of \['slow'\] within 0.2 s") as caught:
+        with pytest.raises(
+            JobWaitTimeout, match=r"no outcome of \['slow'\] within 0.2 s"
+        ) as caught:
             await job.wait(["slow", "quick"], timeout_s=0.2)
         assert caught.value.details["missing"] == ["slow"]
         held.go.set()
@@ -190,16 +241,29 @@ async def test_who_waits_when_it_is_detached_is_told(redis_url: str, fresh: Fres
                 await waiting
 
 
-async def test_outcomes_are_pushed_to_a_queue_where_that_is_asked_for(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.jobs(fresh(), durable=True) as jobs, bus.queue(f"{jobs.queue.name}.done") as done:
+async def test_outcomes_are_pushed_to_a_queue_where_that_is_asked_for(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with (
+        open_bus() as bus,
+        bus.jobs(fresh(), durable=True) as jobs,
+        bus.queue(f"{jobs.queue.name}.done") as done,
+    ):
         async with bus.jobs(jobs.queue.name).worker("g")(nothing):
             job = jobs.new()
             await jobs.send(job)
             [said] = [message.json() async for message in done.consume(max=1)]
-        assert (said["job"], said["group"], said["ok"], said["queue"]) == (job.id, "g", True, jobs.queue.name)
+        assert (said["job"], said["group"], said["ok"], said["queue"]) == (
+            job.id,
+            "g",
+            True,
+            jobs.queue.name,
+        )
 
 
-async def test_outcomes_are_pushed_to_no_other_queue_that_a_message_names(redis_url: str, fresh: Fresh) -> None:
+async def test_outcomes_are_pushed_to_no_other_queue_that_a_message_names(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with (
         Bus(redis_url) as bus,
         bus.jobs(fresh()) as jobs,
@@ -210,7 +274,9 @@ async def test_outcomes_are_pushed_to_no_other_queue_that_a_message_names(redis_
             await jobs.queue.push({"job": "a", "from": "x", "done": paid.name})
             await jobs.get("a").wait(["g"], timeout_s=UNTIL_S)
             await jobs.queue.push({"job": "b", "from": "x", "done": done.name})
-            [said] = [message.json() async for message in done.consume(max=1)]  # the worker pushes outcomes in this order
+            [said] = [
+                message.json() async for message in done.consume(max=1)
+            ]  # the worker pushes outcomes in this order
         assert (said["job"], await paid.count()) == ("b", 0)
 
 
@@ -261,13 +327,18 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
         ]:
             with pytest.raises(ConfigError, match=found):
                 jobs.worker("g", **options)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="expected a coroutine function of one argument, the job"):
+        with pytest.raises(
+            ConfigError, match="expected a coroutine function of one argument, the job"
+        ):
             jobs.worker("g")(print)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="the name of the shared group is 'a:due'"):
             jobs.worker("a:due")(nothing)
         with pytest.raises(ConfigError, match="the name of the subscription is ''"):
             await jobs.send(jobs.new(), wait=[""])
-        with pytest.raises(ConfigError, match="has no group 'nobody' to wait for; it is made when a worker of it begins"):
+        with pytest.raises(
+            ConfigError,
+            match="has no group 'nobody' to wait for; it is made when a worker of it begins",
+        ):
             await jobs.send(jobs.new(), wait=["nobody"])
         with pytest.raises(ConfigError, match="has no group 'nobody'"):
             await jobs.get("some").wait(["nobody"])
@@ -300,15 +371,28 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
 
 async def test_the_rights_of_the_page_are_enough_for_jobs(fresh: Fresh) -> None:
     page = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
-    found = (r"ACL SETUSER spark on >secret (.*?)\n", r"Shared\s+groups need `(.*?)`", r"follow the jobs\s+of a pattern of queues needs `(.*?)`")
+    found = (
+        r"ACL SETUSER spark on >secret (.*?)\n",
+        r"Shared\s+groups need `(.*?)`",
+        r"follow the jobs\s+of a pattern of queues needs `(.*?)`",
+    )
     rules, groups, more = (re.search(pattern, page) for pattern in found)
     assert rules
     assert groups
     assert more
     with EmbeddedRedis() as server:
-        words = (*rules[1].split(), "+unsubscribe", "+hexists", *groups[1].split(), *more[1].split())
+        words = (
+            *rules[1].split(),
+            "+unsubscribe",
+            "+hexists",
+            *groups[1].split(),
+            *more[1].split(),
+        )
         server.command("ACL", "SETUSER", "spark", "on", ">secret", *words)
-        async with Bus(server.url, user="spark", password="secret") as bus, bus.jobs(fresh(), durable=True) as jobs:  # noqa: SIM117  too long
+        async with (  # noqa: SIM117  # too long
+            Bus(server.url, user="spark", password="secret") as bus,
+            bus.jobs(fresh(), durable=True) as jobs,
+        ):
             async with jobs.worker("g", tries=1)(concat):
                 good, bad = jobs.new(), jobs.new()
                 good["inbound"], bad["inbound"] = "Hello", None
@@ -322,13 +406,21 @@ async def test_the_rights_of_the_page_are_enough_for_jobs(fresh: Fresh) -> None:
 
 
 async def test_a_cap_is_the_queue_s_from_the_next_attach_on(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.jobs(fresh(), cap=2) as jobs, Bus(redis_url) as other, other.queue(jobs.queue.name) as queue:
+    async with (
+        Bus(redis_url) as bus,
+        bus.jobs(fresh(), cap=2) as jobs,
+        Bus(redis_url) as other,
+        other.queue(jobs.queue.name) as queue,
+    ):
         for _ in range(4):
             await jobs.send(jobs.new())
         await queue.push("another")
         assert await stored(queue) == [4, 5]
         assert (await queue.metadata())["cap"] == "2"
-        async with bus.queue(queue.name, cap=1, overflow="drop-oldest"), queue.group("g", start="earliest"):
+        async with (
+            bus.queue(queue.name, cap=1, overflow="drop-oldest"),
+            queue.group("g", start="earliest"),
+        ):
             await queue.push_many(["a", "b"])
             assert await stored(queue) == [7]
         async with bus.queue(queue.name, cap=0):

@@ -13,7 +13,9 @@ from tests.conftest import Fresh
 
 
 @pytest.mark.parametrize("ttl_s", [1, 2, 30, LONG_S])
-async def test_a_queue_and_an_object_are_touched_before_a_third_of_their_life_is_over(redis_url: str, fresh: Fresh, ttl_s: int) -> None:
+async def test_a_queue_and_an_object_are_touched_before_a_third_of_their_life_is_over(
+    redis_url: str, fresh: Fresh, ttl_s: int
+) -> None:
     async with Bus(redis_url) as bus:
         queue, thing = bus.queue(fresh()), bus.persist(fresh(), ttl_s=ttl_s)
         await queue.attach(ttl_s=ttl_s)

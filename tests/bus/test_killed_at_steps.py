@@ -1,6 +1,8 @@
-"""Programs are killed, or Redis is, at each step of their work: in the middle of a lease, a settlement, a dead letter, a claim, an ack, an outcome.
+"""Programs are killed, or Redis is, at each step of their work: in the middle of a lease, a
+settlement, a dead letter, a claim, an ack, an outcome.
 
-All steps of a test are at once, each of a program and a queue of its own, through a proxy that stops the command of the step.
+All steps of a test are at once, each of a program and a queue of its own, through a proxy that
+stops the command of the step.
 """
 
 from __future__ import annotations
@@ -30,25 +32,33 @@ from tests.faults.proxy import Command, Gate, Held, Proxy
 pytestmark = pytest.mark.fault
 TRIES, PARTITIONS, MANY = 5, 2, 40
 LETTER = 5
-"""How many settlements a worker sends before the one that begins the dead letter of the first message."""
+"""How many settlements a worker sends before the one that begins the dead letter of the first
+message.
+"""
 
 
 @dataclass
 class Step:
-    """A program of a kind, and the command at which it is stopped: a script, after so many of them."""
+    """A program of a kind, and the command at which it is stopped: a script, after so many of
+    them.
+    """
 
     kind: str
     script: str
     skip: int = 0
     how: str = "lost"
-    """``lost``: Redis never gets it. ``late``: Redis gets it when its sender is dead. ``done``: Redis has executed it, and the reply is lost."""
+    """``lost``: Redis never gets it. ``late``: Redis gets it when its sender is dead. ``done``:
+    Redis has executed it, and the reply is lost.
+    """
     name: str = field(default="", init=False)
     """Of its queue or topic; none is the beginning of another."""
 
     def matches(self, command: Command) -> bool:
         where = f"{self.name}.dead" if self.script == "push" else self.name
         if self.kind == "job":  # its key is that of the job, and an outcome names the queue
-            return command.name == self.script and any(where.encode() in outcome for outcome in command.args[6::5])
+            return command.name == self.script and any(
+                where.encode() in outcome for outcome in command.args[6::5]
+            )
         return command.name == self.script and any(where in key for key in command.keys)
 
     @property
@@ -56,14 +66,22 @@ class Step:
         """Its program, and what that is given."""
         if self.kind == "group":
             return "group_worker", [self.name, "g", TRIES]
-        return ("topic_worker", [self.name, "g"]) if self.kind == "topic" else ("job_process", ["work", self.name, TRIES, 1])
+        return (
+            ("topic_worker", [self.name, "g"])
+            if self.kind == "topic"
+            else ("job_process", ["work", self.name, TRIES, 1])
+        )
 
     def program(self, place: dict[str, Any]) -> Coroutine[Any, Any, None]:
         """The same within this process."""
         where = json.dumps(place)
         if self.kind == "group":
             return group_worker.main(where, self.name, "g", TRIES)
-        return topic_worker.main(where, self.name, "g") if self.kind == "topic" else job_process.work(where, self.name, str(TRIES), "1")
+        return (
+            topic_worker.main(where, self.name, "g")
+            if self.kind == "topic"
+            else job_process.work(where, self.name, str(TRIES), "1")
+        )
 
 
 def steps() -> list[Step]:
@@ -100,7 +118,9 @@ class Work:
                 await queue.push_many([b"poison", b"v", b"v", b"v"])
         elif self.step.kind == "topic":
             async with self.bus.topic(name, PARTITIONS) as topic:
-                await topic.push_many([f"k{n % 4}:{n}" for n in range(MANY)], keys=[f"k{n % 4}" for n in range(MANY)])
+                await topic.push_many(
+                    [f"k{n % 4}:{n}" for n in range(MANY)], keys=[f"k{n % 4}" for n in range(MANY)]
+                )
         else:
             async with self.bus.jobs(name) as jobs:
                 self.job = jobs.new()
@@ -112,7 +132,10 @@ class Work:
         if self.step.kind == "group":
             async with self.bus.queue(name) as queue, self.bus.queue(f"{name}.dead") as dead:
                 await asyncio.wait_for(queue.group("g", shared=True).wait_idle(), UNTIL_S)
-                letters = [dead_letter.decode_letter(message.value).id for message in await dead_letters(dead, await dead.count())]
+                letters = [
+                    dead_letter.decode_letter(message.value).id
+                    for message in await dead_letters(dead, await dead.count())
+                ]
             assert set(letters) == {1}, self.step
         elif self.step.kind == "topic":
             async with self.bus.topic(name) as topic:
@@ -139,7 +162,9 @@ def held_at(proxy: Proxy, some: list[Step]) -> Iterator[list[Gate]]:
             gate.open()
 
 
-async def test_programs_that_are_killed_in_the_middle_of_a_step_lose_nothing(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_programs_that_are_killed_in_the_middle_of_a_step_lose_nothing(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     place, some = {"url": redis_server.url}, steps()
     with Proxy(redis_server.port) as proxy:
         async with Bus(**place) as bus:
@@ -147,7 +172,10 @@ async def test_programs_that_are_killed_in_the_middle_of_a_step_lose_nothing(red
             for work in works:
                 await work.give(f"{fresh()}.")
             with held_at(proxy, some) as gates:
-                workers = [await Killable.start(step.words[0], {"url": proxy.url}, *step.words[1]) for step in some]
+                workers = [
+                    await Killable.start(step.words[0], {"url": proxy.url}, *step.words[1])
+                    for step in some
+                ]
                 held = await stopped(gates)
                 await asyncio.gather(*(worker.kill() for worker in workers))
             for step, each in zip(some, held, strict=True):
@@ -169,7 +197,9 @@ async def finished(work: Work, worker: Killable, place: dict[str, Any]) -> None:
         await asyncio.wait([another])
         return
     async with work.bus.topic(work.step.name) as topic:
-        acked = [int(await redis(queue, "HGET", queue.keys.acks, "g") or 0) for queue in topic.queues]
+        acked = [
+            int(await redis(queue, "HGET", queue.keys.acks, "g") or 0) for queue in topic.queues
+        ]
         async with Reader(place, work.step.name) as reader:
             await work.check()
     begun = [(said[0], id, text) for said in worker.said if len(said) == 3 for id, text in said[1]]

@@ -25,7 +25,9 @@ ORPHAN = ["-c", "from tests.bus.holder import leave; leave()"]
 
 
 async def run(*words: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *words, cwd=ROOT, stdin=PIPE, stdout=PIPE
+    )
 
 
 async def lines(process: asyncio.subprocess.Process, many: int) -> list[int]:
@@ -38,7 +40,9 @@ async def prolong(queue: Queue) -> None:
     assert await redis(queue, "PEXPIRE", queue.keys.lease(""), 1000 * LONG_S) == 1
 
 
-async def test_who_waits_takes_over_at_once_when_the_holder_is_killed(redis_url: str, fresh: Fresh) -> None:
+async def test_who_waits_takes_over_at_once_when_the_holder_is_killed(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         await queue.push_many("abcd")
         holder = await run(*ONE, redis_url, queue.name)
@@ -74,7 +78,8 @@ async def test_a_holder_outlives_the_process_that_started_it(redis_url: str, fre
         [orphan] = await lines(parent, 1)
         try:
             async with asyncio.timeout(UNTIL_S):
-                while not await redis(queue, "LLEN", queue.keys.toack):  # noqa: ASYNC110  # until it has it
+                # Until it has it
+                while not await redis(queue, "LLEN", queue.keys.toack):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             await parent.communicate(b"")
             with pytest.raises(QueueBusy):

@@ -1,4 +1,6 @@
-"""Several programs at one queue, doing anything in any order, against a model that a person could keep on paper."""
+"""Several programs at one queue, doing anything in any order, against a model that a person could
+keep on paper.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Model:
         self.hands[who] = []
 
     def kept(self, who: int) -> list[int]:
-        """What Redis still has of what a consumer has in hand: one that had it before may have acked it."""
+        """What Redis still has of what a consumer has in hand: one that had it before may have
+        acked it.
+        """
         return [id for id in self.hands[who] if id not in self.acked]
 
     def deliver(self, who: int, id: int) -> None:
@@ -54,7 +58,9 @@ class Model:
             self.toack.append(id)
 
     def ack(self, who: int, last: int, reader: int | None) -> None:
-        """It reaches up to the highest id that this object was handed, also where another object reads now."""
+        """It reaches up to the highest id that this object was handed, also where another object
+        reads now.
+        """
         last = min(last, self.handed[who])
         self.toack = [id for id in self.toack if id > last]
         if reader is not None:
@@ -62,10 +68,16 @@ class Model:
 
 
 class Program:
-    """One bus with one object for the queue; ``crash`` ends it as kill -9 would, as far as Redis can tell."""
+    """One bus with one object for the queue; ``crash`` ends it as kill -9 would, as far as Redis
+    can tell.
+    """
 
     def __init__(self, url: str, name: str, prefetch: int, *, reliable: bool) -> None:
-        self._url, self._name, self._options = url, name, {"prefetch": prefetch, "reliable": reliable}
+        self._url, self._name, self._options = (
+            url,
+            name,
+            {"prefetch": prefetch, "reliable": reliable},
+        )
         self.prefetch = prefetch
         self.consumption: Consumption | None = None
 
@@ -91,7 +103,9 @@ class Program:
             link.drop()
 
     async def next(self, turns: int | None, **options: Any) -> int:
-        """The next message. The links break, and the task is cancelled, after so many turns of the loop; then it is asked again."""
+        """The next message. The links break, and the task is cancelled, after so many turns of the
+        loop; then it is asked again.
+        """
         if self.consumption is None:
             self.consumption = self.queue.consume(**self._options, **options)
         if turns is not None:
@@ -126,14 +140,19 @@ Calls = list[tuple[str, int, Any]]
 
 @settings(max_examples=60)
 @given(st.lists(anything, min_size=5, max_size=30))
-def test_consumers_that_compete_get_everything_once_but_what_died_with_its_process(redis_url: str, fresh: Fresh, calls: Calls) -> None:
+def test_consumers_that_compete_get_everything_once_but_what_died_with_its_process(
+    redis_url: str, fresh: Fresh, calls: Calls
+) -> None:
     asyncio.run(compete(redis_url, fresh(), calls))
 
 
 async def compete(url: str, name: str, calls: Calls) -> None:
     model = Model()
     async with AsyncExitStack() as stack, asyncio.timeout(UNTIL_S):
-        programs = [await stack.enter_async_context(Program(url, name, prefetch, reliable=False)) for prefetch in (1, 3, 8)]
+        programs = [
+            await stack.enter_async_context(Program(url, name, prefetch, reliable=False))
+            for prefetch in (1, 3, 8)
+        ]
         for what, who, how in calls:
             program = programs[who]
             match what:
@@ -155,9 +174,25 @@ async def compete(url: str, name: str, calls: Calls) -> None:
 PUSH = ("push", 0, 5)
 AHEAD: Calls = [PUSH, ("next", 0, None), ("next", 1, None), ("next", 1, None), ("ack", 0, 2)]
 """The first object acks what only the second one was handed."""
-IN_HAND: Calls = [PUSH, *[("next", 0, None)] * 3, ("next", 1, None), ("ack", 0, 3), ("next", 1, None), ("crash", 1, None), ("next", 2, None)]
+IN_HAND: Calls = [
+    PUSH,
+    *[("next", 0, None)] * 3,
+    ("next", 1, None),
+    ("ack", 0, 3),
+    ("next", 1, None),
+    ("crash", 1, None),
+    ("next", 2, None),
+]
 """The first object acks what it was handed, and what the second one has in hand again."""
-AGAIN: Calls = [PUSH, *[("next", 1, None)] * 3, ("stop", 1, None), ("next", 1, None), ("ack", 1, 3), ("crash", 1, None), ("next", 2, None)]
+AGAIN: Calls = [
+    PUSH,
+    *[("next", 1, None)] * 3,
+    ("stop", 1, None),
+    ("next", 1, None),
+    ("ack", 1, 3),
+    ("crash", 1, None),
+    ("next", 2, None),
+]
 """An object acks what it was handed before it stopped, and has in hand again."""
 
 
@@ -166,15 +201,22 @@ AGAIN: Calls = [PUSH, *[("next", 1, None)] * 3, ("stop", 1, None), ("next", 1, N
 @example(IN_HAND)
 @example(AGAIN)
 @given(st.lists(anything, min_size=5, max_size=30))
-def test_a_reliable_consumer_loses_nothing_and_gets_again_what_it_did_not_ack(redis_url: str, fresh: Fresh, calls: Calls) -> None:
+def test_a_reliable_consumer_loses_nothing_and_gets_again_what_it_did_not_ack(
+    redis_url: str, fresh: Fresh, calls: Calls
+) -> None:
     asyncio.run(rely(redis_url, fresh(), calls))
 
 
 async def rely(url: str, name: str, calls: Calls) -> None:
-    """The caller that requests a message becomes the consumer: the consumer before it is stopped."""
+    """The caller that requests a message becomes the consumer: the consumer before it is
+    stopped.
+    """
     model, reader, consumed = Model(), None, set()
     async with AsyncExitStack() as stack, asyncio.timeout(UNTIL_S):
-        programs = [await stack.enter_async_context(Program(url, name, prefetch, reliable=True)) for prefetch in (1, 3, 8)]
+        programs = [
+            await stack.enter_async_context(Program(url, name, prefetch, reliable=True))
+            for prefetch in (1, 3, 8)
+        ]
         for what, who, how in calls:
             program = programs[who]
             match what:
@@ -199,7 +241,12 @@ async def rely(url: str, name: str, calls: Calls) -> None:
                     await program.crash()
                     await forget_lease(program.queue)
                     consumed.discard(who)
-                    model.toack, model.hands[who], model.handed[who], reader = model.toack + model.kept(who), [], 0, None
+                    model.toack, model.hands[who], model.handed[who], reader = (
+                        model.toack + model.kept(who),
+                        [],
+                        0,
+                        None,
+                    )
                 case "ack" if who in consumed:
                     await program.queue.ack(how)
                     model.ack(who, how, reader)
@@ -207,7 +254,9 @@ async def rely(url: str, name: str, calls: Calls) -> None:
                     program.cut()
             assert await stored(program.queue) == model.stored
             out = model.kept(reader) if reader is not None else []
-            assert await redis(program.queue, "LLEN", program.queue.keys.toack) == 2 * (len(model.toack) + len(out))
+            assert await redis(program.queue, "LLEN", program.queue.keys.toack) == 2 * (
+                len(model.toack) + len(out)
+            )
 
 
 @settings(max_examples=40)
@@ -218,7 +267,9 @@ def test_stopping_at_any_moment_loses_nothing_and_keeps_the_order(
     asyncio.run(stop_and_go(redis_url, fresh(), moments, prefetch, reliable))
 
 
-async def stop_and_go(url: str, name: str, moments: list[int], prefetch: int, reliable: bool) -> None:
+async def stop_and_go(
+    url: str, name: str, moments: list[int], prefetch: int, reliable: bool
+) -> None:
     seen: list[int] = []
 
     async def collect(consumption: Consumption) -> None:
@@ -230,7 +281,9 @@ async def stop_and_go(url: str, name: str, moments: list[int], prefetch: int, re
         await queue.push_many(range(60))
         for turns in moments:
             last = seen[-1] if seen and reliable else 0
-            task = asyncio.ensure_future(collect(queue.consume(prefetch=prefetch, reliable=reliable, last=last)))
+            task = asyncio.ensure_future(
+                collect(queue.consume(prefetch=prefetch, reliable=reliable, last=last))
+            )
             for _ in range(turns):
                 await asyncio.sleep(0.0001)  # nothing is waited for: stopping comes at any moment
             await queue.stop()

@@ -23,11 +23,15 @@ LEASE_MS = 3000
 
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lease is renewed each second, and not every 5: that is when a holder sees that another has it."""
+    """The lease is renewed each second, and not every 5: that is when a holder sees that another
+    has it.
+    """
     monkeypatch.setattr(ordered_group, "LEASE_MS", LEASE_MS)
 
 
-async def test_an_ordered_group_goes_on_behind_what_it_has_acked(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_an_ordered_group_goes_on_behind_what_it_has_acked(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         async with queue.group("billing") as group:
             await queue.push_many(["a", "b", "c", "d", "e"])
@@ -46,16 +50,28 @@ async def test_an_ordered_group_goes_on_behind_what_it_has_acked(open_bus: OpenB
 
 
 async def test_the_others_stand_by_until_the_holder_leaves(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+    async with (
+        open_bus() as bus,
+        open_bus() as other,
+        bus.queue(fresh()) as queue,
+        other.queue(queue.name) as same,
+    ):
         await queue.push_many(["a", "b", "c"])
         async with same.group("g") as second:
             async with queue.group("g") as first:
                 await group_ack(first, 2)
                 waiting = asyncio.ensure_future(some(second.batches(), 1))
-                await until(lambda: second._acked == -1)  # it has asked for the lease, which another has
+                await until(
+                    lambda: second._acked == -1
+                )  # it has asked for the lease, which another has
                 assert (second.holds, waiting.done()) == (False, False)
                 [found] = await queue.groups()
-                assert (found.name, found.shared, found.unread, bool(found.subscription.reader)) == ("g", False, 1, True)
+                assert (
+                    found.name,
+                    found.shared,
+                    found.unread,
+                    bool(found.subscription.reader),
+                ) == ("g", False, 1, True)
                 with pytest.raises(QueueBusy, match="is read as group 'g'"):
                     await queue.group("g").seek("earliest")
             assert ids(await waiting) == [3]
@@ -67,7 +83,9 @@ async def group_ack(group: object, id: int) -> None:
     await group.ack(id)  # type: ignore[attr-defined]
 
 
-async def test_a_holder_whose_lease_ended_unnoticed_goes_on_where_it_was(redis_url: str, fresh: Fresh) -> None:
+async def test_a_holder_whose_lease_ended_unnoticed_goes_on_where_it_was(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g") as group:
         await queue.push_many(["a", "b", "c"])
         batches = group.batches(most=2)
@@ -92,7 +110,9 @@ async def taken_over(queue: Queue, group: OrderedGroup) -> str:
 
 
 @pytest.mark.usefixtures("short_leases")
-async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was_sought_does(redis_url: str, fresh: Fresh) -> None:
+async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was_sought_does(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g") as group:
         await queue.push_many("abcde")
         batches, key = group.batches(most=1), queue.keys.lease("g")
@@ -102,7 +122,11 @@ async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was
             await group.ack(1)
         waiting = asyncio.ensure_future(anext(batches))
         await queue.subscribe("keeps")
-        await queue.run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(queue.keys, 3, queue._born, "")], "g"))
+        await queue.run(
+            reader_operations.ack_to(
+                [reader_operations.CumulativeAckRequest(queue.keys, 3, queue._born, "")], "g"
+            )
+        )
         assert not waiting.done()
         await queue.run(reader_operations.release(queue.keys, "g", another))
         assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [4]
@@ -117,7 +141,9 @@ async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was
 
 
 @pytest.mark.usefixtures("short_leases")
-async def test_what_was_not_acked_comes_again_after_another_had_the_group_and_when_it_is_entered_again(redis_url: str, fresh: Fresh) -> None:
+async def test_messages_without_ack_come_again_after_another_holder_and_after_a_new_entry(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         await queue.push_many("abc")
         group = queue.group("g")
@@ -137,7 +163,9 @@ async def test_what_was_not_acked_comes_again_after_another_had_the_group_and_wh
         assert not await redis(queue, "EXISTS", queue.keys.lease("g"))
 
 
-async def test_a_redis_that_lost_its_tail_is_noticed_before_a_new_message_is_skipped(redis_url: str, fresh: Fresh) -> None:
+async def test_a_redis_that_lost_its_tail_is_noticed_before_a_new_message_is_skipped(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         await queue.subscribe("keeps")
         for found in (IdsReissued, RedisRolledBack, IdsReissued):
@@ -160,20 +188,32 @@ async def test_a_redis_that_lost_its_tail_is_noticed_before_a_new_message_is_ski
 
 
 @pytest.mark.usefixtures("short_leases")
-async def test_a_query_and_a_program_in_one_group_exclude_each_other(redis_url: str, fresh: Fresh) -> None:
+async def test_a_query_and_a_program_in_one_group_exclude_each_other(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("q") as group:
         await queue.push("a")
         query = my_token()
-        assert await queue.run(reader_operations.lease([queue.keys], "q", query, 600_000, [""])) == [query]
+        assert await queue.run(
+            reader_operations.lease([queue.keys], "q", query, 600_000, [""])
+        ) == [query]
         waiting = asyncio.ensure_future(some(group.batches(), 1))
         await until(lambda: not group.holds)
         await queue.run(reader_operations.release(queue.keys, "q", query))
         assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [1]
-        assert await queue.run(reader_operations.lease([queue.keys], "q", query, 600_000, [""])) != [query]
+        assert await queue.run(
+            reader_operations.lease([queue.keys], "q", query, 600_000, [""])
+        ) != [query]
 
 
-async def test_in_a_new_life_of_the_queue_an_ordered_group_begins_at_its_oldest(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", start="latest") as group:
+async def test_in_a_new_life_of_the_queue_an_ordered_group_begins_at_its_oldest(
+    redis_url: str, fresh: Fresh
+) -> None:
+    async with (
+        Bus(redis_url) as bus,
+        bus.queue(fresh()) as queue,
+        queue.group("g", start="latest") as group,
+    ):
         batches = group.batches()
         waiting = asyncio.ensure_future(anext(batches))
         await until(lambda: group.holds)

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.bus.base_persisted_object import BasePersistedObject, PersistedDataclass, PersistedDict
+from busmq_spark.bus.base_persisted_object import (
+    BasePersistedObject,
+    PersistedDataclass,
+    PersistedDict,
+)
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.persisted_types import to_text
@@ -44,7 +48,9 @@ async def stored(thing: BasePersistedObject) -> dict[bytes, bytes]:
 async def raw(thing: BasePersistedObject, *words: Any) -> Any:
     """A command of another client on the object's key."""
     server = await thing.bus.servers.locate(thing.key)
-    return await thing.bus.servers.commands[server].execute(command(words[0], thing.key, *words[1:]))
+    return await thing.bus.servers.commands[server].execute(
+        command(words[0], thing.key, *words[1:])
+    )
 
 
 @asynccontextmanager
@@ -61,7 +67,9 @@ async def quiet(thing: BasePersistedObject) -> AsyncIterator[None]:
 
 
 async def renewed(thing: BasePersistedObject) -> None:
-    """Returns when it has been given a longer life than it had left. It must be there all the time."""
+    """Returns when it has been given a longer life than it had left. It must be there all the
+    time.
+    """
     left = await raw(thing, "PTTL")
     while (now := await raw(thing, "PTTL")) <= left:
         assert now > 0, "it is gone, or has no end"
@@ -69,11 +77,21 @@ async def renewed(thing: BasePersistedObject) -> None:
         await asyncio.sleep(0.02)
 
 
-# -- as a dictionary ------------------------------------------------------------------------------------------------------------------------
+# -- as a dictionary -------------------------------------------------------------------------------
 
 
 async def test_what_one_saves_another_loads(open_bus: OpenBus, fresh: Fresh, redis: Redis) -> None:
-    name, values = fresh(), {"text": "v1", "number": 2, "flag": True, "nested": {"a": [1, 2]}, "none": None, "é😀": "ü"}
+    name, values = (
+        fresh(),
+        {
+            "text": "v1",
+            "number": 2,
+            "flag": True,
+            "nested": {"a": [1, 2]},
+            "none": None,
+            "é😀": "ü",
+        },
+    )
     async with open_bus() as here, open_bus() as there:
         mine, theirs, life = here.persist(name), there.persist(name), Life(redis, 60)
         assert not await theirs.load()
@@ -85,7 +103,9 @@ async def test_what_one_saves_another_loads(open_bus: OpenBus, fresh: Fresh, red
         assert life.covers(await raw(mine, "PTTL"))
 
 
-async def test_only_what_changed_is_written_and_nothing_is_sent_when_nothing_has(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_only_what_changed_is_written_and_nothing_is_sent_when_nothing_has(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
     async with open_bus() as bus:
         mine, theirs = bus.persist(name), bus.persist(name)
@@ -128,7 +148,9 @@ async def test_a_change_made_during_a_save_is_not_lost(open_bus: OpenBus, fresh:
         assert await stored(thing) == {b"a": b"2", b"list": b"[1,2]"}
 
 
-async def test_a_field_cannot_be_deleted_and_values_json_cannot_express_are_refused(redis_url: str, fresh: Fresh) -> None:
+async def test_a_field_cannot_be_deleted_and_values_json_cannot_express_are_refused(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus:
         thing = bus.persist(fresh())
         thing["a"] = None
@@ -140,16 +162,20 @@ async def test_a_field_cannot_be_deleted_and_values_json_cannot_express_are_refu
         assert await stored(thing) == {b"a": b"null"}
 
 
-async def test_a_field_that_is_no_json_is_reported_and_left_alone(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_field_that_is_no_json_is_reported_and_left_alone(
+    open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_bus() as bus:
         thing = bus.persist(fresh())
         await raw(thing, "HSET", "good", "1", "bad", "undefined")
         with caplog.at_level(logging.WARNING, "busmq_spark"):
             assert await thing.load()
             assert await thing.load()
-        assert [record.getMessage() for record in caplog.records if "'bad'" in record.getMessage()] == [
-            f"persisted object {thing.name!r}: field 'bad' is skipped; what is stored is not what was expected: JSON"
-        ]
+        [said] = [each.getMessage() for each in caplog.records if "'bad'" in each.getMessage()]
+        assert said == (
+            f"persisted object {thing.name!r}: field 'bad' is skipped; what is stored is not what"
+            " was expected: JSON"
+        )
         assert (dict(thing), dict(thing.misfits)) == ({"good": 1}, {"bad": "undefined"})
         thing["good"] = 2
         await thing.save()
@@ -159,10 +185,12 @@ async def test_a_field_that_is_no_json_is_reported_and_left_alone(open_bus: Open
         assert (await stored(thing), thing.misfits) == ({b"good": b"2", b"bad": b'"mended"'}, {})
 
 
-# -- as a dataclass -------------------------------------------------------------------------------------------------------------------------
+# -- as a dataclass --------------------------------------------------------------------------------
 
 
-async def test_a_scope_loads_keeps_alive_and_saves_what_changed(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_scope_loads_keeps_alive_and_saves_what_changed(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
     async with open_bus() as bus:
         async with bus.persist(name, Job, ttl_s=600) as job:
@@ -177,7 +205,9 @@ async def test_a_scope_loads_keeps_alive_and_saves_what_changed(open_bus: OpenBu
             assert again.value == Job(tries=1, tags=["urgent"])
 
 
-async def test_a_scope_that_fails_saves_nothing_and_says_so(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_scope_that_fails_saves_nothing_and_says_so(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     async def fail(job: PersistedDataclass[Job]) -> None:
         async with job:
             job.value.tries = 1
@@ -191,12 +221,19 @@ async def test_a_scope_that_fails_saves_nothing_and_says_so(redis_url: str, fres
         assert "changes of tries are not saved" in caplog.text
 
 
-async def test_an_instance_brings_values_that_are_saved_and_give_way_to_a_load(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_an_instance_brings_values_that_are_saved_and_give_way_to_a_load(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
     async with open_bus() as bus:
         first = bus.persist(name, Job("ready"))
         await first.save()
-        assert await stored(first) == {b"status": b'"ready"', b"tries": b"0", b"tags": b"[]", b"owner": b"null"}
+        assert await stored(first) == {
+            b"status": b'"ready"',
+            b"tries": b"0",
+            b"tags": b"[]",
+            b"owner": b"null",
+        }
         given = Job("other", 5)
         second = bus.persist(name, given)
         await second.load()
@@ -221,7 +258,12 @@ async def test_types_are_checked_both_ways(redis_url: str, fresh: Fresh) -> None
 
 
 @pytest.mark.parametrize(
-    ("shape", "why"), [(Needy, "'name' of Needy has no default"), (3, "no dataclass"), (dataclass(frozen=True)(type("F", (), {})), "frozen")]
+    ("shape", "why"),
+    [
+        (Needy, "'name' of Needy has no default"),
+        (3, "no dataclass"),
+        (dataclass(frozen=True)(type("F", (), {})), "frozen"),
+    ],
 )
 def test_a_shape_that_cannot_work_is_refused_before_anything_is_sent(shape: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
@@ -237,7 +279,7 @@ async def test_a_ttl_is_a_whole_number_of_seconds(redis_url: str, ttl_s: Any) ->
             await bus.persist("x").persist(ttl_s)
 
 
-# -- living ---------------------------------------------------------------------------------------------------------------------------------
+# -- living ----------------------------------------------------------------------------------------
 
 
 async def test_a_kept_object_lives_and_one_let_go_does_not(open_bus: OpenBus, fresh: Fresh) -> None:
@@ -249,14 +291,16 @@ async def test_a_kept_object_lives_and_one_let_go_does_not(open_bus: OpenBus, fr
         await kept.persist()
         await gone.persist()
         gone.unpersist()
-        while await raw(gone, "EXISTS"):  # noqa: ASYNC110  no event announces it
+        while await raw(gone, "EXISTS"):  # noqa: ASYNC110  # no event announces it
             await asyncio.sleep(0.02)
         for _ in range(2):
             await renewed(kept)
         assert await stored(kept) == {b"a": b"1"}
 
 
-async def test_touch_says_whether_it_is_there_and_persist_takes_a_new_ttl(open_bus: OpenBus, fresh: Fresh, redis: Redis) -> None:
+async def test_touch_says_whether_it_is_there_and_persist_takes_a_new_ttl(
+    open_bus: OpenBus, fresh: Fresh, redis: Redis
+) -> None:
     async with open_bus() as bus:
         thing, life = bus.persist(fresh()), Life(redis, 100)
         assert not await thing.touch()
@@ -274,7 +318,9 @@ async def test_touch_says_whether_it_is_there_and_persist_takes_a_new_ttl(open_b
         assert life.covers(await raw(thing, "PTTL"))
 
 
-async def test_unpersist_forgets_values_and_deletes_nothing(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_unpersist_forgets_values_and_deletes_nothing(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         thing = bus.persist(fresh())
         await thing.persist()
@@ -299,10 +345,12 @@ async def test_leaving_the_bus_ends_the_keep_alive(open_bus: OpenBus, fresh: Fre
         await thing.save()
 
 
-# -- faults ---------------------------------------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------
 
 
-async def test_an_object_that_redis_lost_is_written_again_unless_another_has_done_so(fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_object_that_redis_lost_is_written_again_unless_another_has_done_so(
+    fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     with EmbeddedRedis() as server:
         async with Bus(server.url) as bus:
             thing = bus.persist(fresh(), ttl_s=1)
@@ -311,7 +359,8 @@ async def test_an_object_that_redis_lost_is_written_again_unless_another_has_don
             await thing.persist()
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.restart)
-            while "is gone from Redis" not in caplog.text:  # noqa: ASYNC110  no event announces it
+            # No event announces it
+            while "is gone from Redis" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             await thing.persist(ttl_s=600)  # from now on nothing may expire, however long it takes
             await raw(thing, "HSET", "b", '"theirs"')
@@ -336,7 +385,9 @@ async def test_what_a_failed_save_sent_is_saved_by_the_next(fresh: Fresh) -> Non
             assert await stored(thing) == {b"a": b"1"}
 
 
-async def test_a_dead_server_of_three_does_not_keep_the_others_from_being_touched(fresh: Fresh) -> None:
+async def test_a_dead_server_of_three_does_not_keep_the_others_from_being_touched(
+    fresh: Fresh,
+) -> None:
     servers = [EmbeddedRedis().start() for _ in range(3)]
     try:
         async with Bus(",".join(server.url for server in servers)) as bus:
@@ -370,7 +421,10 @@ async def test_a_dead_server_of_three_does_not_keep_the_others_from_being_touche
 @pytest.mark.slow
 async def test_an_object_outlives_a_fail_over_of_sentinel(fresh: Fresh) -> None:
     with EmbeddedSentinel() as group:
-        async with Bus(",".join(group.urls), layout="sentinel") as bus, bus.persist(fresh()) as thing:
+        async with (
+            Bus(",".join(group.urls), layout="sentinel") as bus,
+            bus.persist(fresh()) as thing,
+        ):
             thing["a"] = 1
             await thing.save()
             await asyncio.to_thread(wait_in_sync, group.master)

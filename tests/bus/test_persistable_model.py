@@ -17,7 +17,8 @@ steps = st.lists(
     st.tuples(
         st.integers(0, 1),
         st.one_of(
-            st.tuples(st.just("set"), st.sampled_from(NAMES), st.integers(0, 9)), st.sampled_from([("save",), ("load",), ("save while setting",)])
+            st.tuples(st.just("set"), st.sampled_from(NAMES), st.integers(0, 9)),
+            st.sampled_from([("save",), ("load",), ("save while setting",)]),
         ),
     ),
     max_size=25,
@@ -26,7 +27,9 @@ steps = st.lists(
 
 @settings(max_examples=40)
 @given(steps)
-def test_two_clients_see_and_store_what_the_model_does(redis_url: str, fresh: Fresh, steps: list[tuple[int, tuple[Any, ...]]]) -> None:
+def test_two_clients_see_and_store_what_the_model_does(
+    redis_url: str, fresh: Fresh, steps: list[tuple[int, tuple[Any, ...]]]
+) -> None:
     asyncio.run(against_a_model(redis_url, fresh(), steps))
 
 
@@ -55,7 +58,9 @@ async def against_a_model(url: str, name: str, steps: list[tuple[int, tuple[Any,
                 assert await saving is bool(before)
             assert dict(thing) == views[who]
             assert thing.dirty == dirty[who]
-            assert await stored(one, thing.key) == {field.encode(): b"%d" % value for field, value in redis.items()}
+            assert await stored(one, thing.key) == {
+                field.encode(): b"%d" % value for field, value in redis.items()
+            }
 
 
 async def stored(bus: Bus, key: str) -> dict[bytes, bytes]:

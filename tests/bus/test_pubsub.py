@@ -19,7 +19,13 @@ from tests.conftest import Fresh
 
 VALUES: list[tuple[Any, bytes]] = [
     *(("text", b"text"), ("", b""), ("héllo 😀", "héllo 😀".encode()), (b"\x00\xff", b"\x00\xff")),
-    *(({"a": [1, None]}, b'{"a":[1,null]}'), ([], b"[]"), (None, b"null"), (7, b"7"), (True, b"true")),
+    *(
+        ({"a": [1, None]}, b'{"a":[1,null]}'),
+        ([], b"[]"),
+        (None, b"null"),
+        (7, b"7"),
+        (True, b"true"),
+    ),
 ]
 
 
@@ -32,9 +38,16 @@ async def heard(pubsub: Pubsub, many: int) -> list[bytes]:
     return found
 
 
-async def test_every_subscriber_receives_what_is_published_the_publisher_too(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_every_subscriber_receives_what_is_published_the_publisher_too(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
-    async with open_bus() as here, open_bus() as there, here.pubsub(name) as first, there.pubsub(name) as second:
+    async with (
+        open_bus() as here,
+        open_bus() as there,
+        here.pubsub(name) as first,
+        there.pubsub(name) as second,
+    ):
         for value, _ in VALUES:
             await first.publish(value)
         for each in (first, second):
@@ -68,7 +81,9 @@ async def test_handlers_and_events(open_bus: OpenBus, fresh: Fresh) -> None:
         assert seen == ["subscribed", "1", "2", "3", "unsubscribed"]
 
 
-async def test_publishing_needs_no_subscription_and_nothing_is_stored(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_publishing_needs_no_subscription_and_nothing_is_stored(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         pubsub = bus.pubsub(fresh())
         await pubsub.publish("nobody hears it")
@@ -91,7 +106,9 @@ async def test_two_objects_on_one_channel_leave_one_by_one(open_bus: OpenBus, fr
         assert await heard(first, 1) == [b"y"]
 
 
-async def test_the_loop_ends_when_the_subscription_does_and_a_later_one_begins_empty(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_the_loop_ends_when_the_subscription_does_and_a_later_one_begins_empty(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         name, found = fresh(), list[str]()
         pubsub, witness = bus.pubsub(name), bus.pubsub(name)
@@ -106,7 +123,9 @@ async def test_the_loop_ends_when_the_subscription_does_and_a_later_one_begins_e
         assert found == ["0", "1", "2"]
         with pytest.raises(StateError, match="not subscribed"):
             aiter(pubsub)
-        assert len(await heard(witness, 5)) == 5  # in a cluster the last ones may still be on their way between nodes
+        assert (
+            len(await heard(witness, 5)) == 5
+        )  # in a cluster the last ones may still be on their way between nodes
         await pubsub.subscribe()
         await pubsub.publish("new")
         assert await heard(pubsub, 1) == [b"new"]
@@ -122,7 +141,9 @@ async def test_a_step_that_was_given_up_loses_nothing(redis_url: str, fresh: Fre
         assert await anext(messages) == PubsubMessage(b"x")
 
 
-async def test_a_slow_loop_keeps_the_newest_messages_counts_the_others_and_warns_once(redis_url: str, fresh: Fresh) -> None:
+async def test_a_slow_loop_keeps_the_newest_messages_counts_the_others_and_warns_once(
+    redis_url: str, fresh: Fresh
+) -> None:
     name = fresh()
     async with Bus(redis_url) as bus, bus.pubsub(name, most=10) as slow, bus.pubsub(name) as quick:
         told: list[Any] = []
@@ -136,10 +157,18 @@ async def test_a_slow_loop_keeps_the_newest_messages_counts_the_others_and_warns
         assert [type(error) for error in told] == [PubSubMessagesDropped]
 
 
-async def test_a_slow_handler_is_waited_for_one_message_at_a_time_and_does_not_hold_up_the_bus(redis_url: str, fresh: Fresh) -> None:
+async def test_a_slow_handler_is_waited_for_one_message_at_a_time_and_does_not_hold_up_the_bus(
+    redis_url: str, fresh: Fresh
+) -> None:
     name = fresh()
     async with Bus(redis_url) as bus, bus.pubsub(name, most=10) as slow, bus.pubsub(name) as quick:
-        gate, first, begun, last, tasks = asyncio.Event(), asyncio.Event(), list[str](), asyncio.Event(), list[int]()
+        gate, first, begun, last, tasks = (
+            asyncio.Event(),
+            asyncio.Event(),
+            list[str](),
+            asyncio.Event(),
+            list[int](),
+        )
 
         async def handle(message: PubsubMessage) -> None:
             begun.append(message.text)
@@ -165,7 +194,9 @@ async def test_a_slow_handler_is_waited_for_one_message_at_a_time_and_does_not_h
         assert len(set(tasks)) == 1
 
 
-async def test_what_a_handler_raises_ends_neither_the_scope_nor_the_hearing(redis_url: str, fresh: Fresh) -> None:
+async def test_what_a_handler_raises_ends_neither_the_scope_nor_the_hearing(
+    redis_url: str, fresh: Fresh
+) -> None:
     heard: list[str] = []
 
     def handle(message: PubsubMessage) -> None:
@@ -213,7 +244,7 @@ def test_a_bound_must_be_a_positive_number() -> None:
         Bus("redis://localhost").pubsub("x", most=0)
 
 
-# -- faults -----------------------------------------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------
 
 
 async def test_a_subscription_outlives_a_redis_that_was_killed(fresh: Fresh) -> None:
@@ -245,7 +276,10 @@ async def test_a_subscription_made_while_redis_is_away_waits_for_it(fresh: Fresh
 @pytest.mark.slow
 async def test_a_subscription_outlives_a_fail_over_of_sentinel(fresh: Fresh) -> None:
     with EmbeddedSentinel() as group:
-        async with Bus(",".join(group.urls), layout="sentinel") as bus, bus.pubsub(fresh()) as pubsub:
+        async with (
+            Bus(",".join(group.urls), layout="sentinel") as bus,
+            bus.pubsub(fresh()) as pubsub,
+        ):
             again = asyncio.Event()
             pubsub.once("subscribed", again.set)
             group.kill_master()
@@ -261,7 +295,11 @@ async def test_a_subscription_outlives_a_node_of_a_cluster(fresh: Fresh, dies: s
     with EmbeddedCluster() as group:
         async with Bus(",".join(group.urls), layout="cluster") as bus, bus.pubsub(name) as pubsub:
             again = asyncio.Event()
-            [listening] = [node for node in group.nodes if node.command("PUBSUB", "NUMSUB", pubsub.channel) == [pubsub.channel, 1]]
+            [listening] = [
+                node
+                for node in group.nodes
+                if node.command("PUBSUB", "NUMSUB", pubsub.channel) == [pubsub.channel, 1]
+            ]
             victim = listening if dies == "the node that listens" else group.owner(pubsub.channel)
             pubsub.once("subscribed", again.set)
             victim.kill()
@@ -275,12 +313,17 @@ async def test_a_subscription_outlives_a_node_of_a_cluster(fresh: Fresh, dies: s
 async def test_of_three_servers_only_the_first_matters(fresh: Fresh) -> None:
     servers = [EmbeddedRedis().start() for _ in range(3)]
     try:
-        async with Bus(",".join(server.url for server in servers)) as bus, bus.pubsub(fresh()) as pubsub:
+        async with (
+            Bus(",".join(server.url for server in servers)) as bus,
+            bus.pubsub(fresh()) as pubsub,
+        ):
             servers[1].kill()
             servers[2].kill()
             await pubsub.publish("x")
             assert await heard(pubsub, 1) == [b"x"]
-            assert await bus.servers.commands[0].execute(command("PUBSUB", "NUMSUB", pubsub.channel)) == [pubsub.channel.encode(), 1]
+            assert await bus.servers.commands[0].execute(
+                command("PUBSUB", "NUMSUB", pubsub.channel)
+            ) == [pubsub.channel.encode(), 1]
     finally:
         for server in servers:
             server.stop()

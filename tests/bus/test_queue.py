@@ -22,7 +22,9 @@ async def test_messages_come_in_the_order_of_the_pushes(open_bus: OpenBus, fresh
         assert [message.json() async for message in queue.consume(max=50)] == list(range(50))
 
 
-async def test_a_message_of_a_new_incarnation_is_delivered_though_its_id_is_that_of_the_last_one_received(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_message_of_a_new_incarnation_is_delivered_though_its_id_came_before(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, asyncio.timeout(UNTIL_S):
         queue, listening = bus.queue(fresh()), asyncio.Event()
         await queue.attach(ttl_s=LONG_S)
@@ -40,7 +42,9 @@ async def test_a_message_of_a_new_incarnation_is_delivered_though_its_id_is_that
 # Attaching and keeping alive
 
 
-async def test_attaching_creates_the_queue_or_joins_it_as_it_is(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_attaching_creates_the_queue_or_joins_it_as_it_is(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
     async with open_bus() as bus, open_bus() as other:
         queue, there = bus.queue(name), other.queue(name)
@@ -51,14 +55,21 @@ async def test_attaching_creates_the_queue_or_joins_it_as_it_is(open_bus: OpenBu
         assert (await queue.ttl(), await queue.maxsize(), await queue.find()) == (None, 0, None)
         assert not await queue.attach(ttl_s=7, maxsize=3)
         assert await there.attach(ttl_s=99, maxsize=0)
-        assert (there.ttl_s, await there.ttl(), await there.maxsize(), await there.find()) == (7, 7, 3, "local")
+        assert (there.ttl_s, await there.ttl(), await there.maxsize(), await there.find()) == (
+            7,
+            7,
+            3,
+            "local",
+        )
         await queue.detach()
         await queue.detach()
         assert seen == [("attaching",), ("attached", False), ("detaching",), ("detached",)]
         assert await queue.exists()
 
 
-async def test_an_attached_queue_stays_and_one_without_attachments_expires(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_an_attached_queue_stays_and_one_without_attachments_expires(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         kept, left = bus.queue(fresh()), bus.queue(fresh())
         await kept.attach(ttl_s=4)
@@ -74,7 +85,9 @@ async def test_an_attached_queue_stays_and_one_without_attachments_expires(open_
         assert await redis(kept, "LLEN", kept.keys.toack) == 2
 
 
-async def test_what_a_consumer_holds_lives_as_long_as_the_queue(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_a_consumer_holds_lives_as_long_as_the_queue(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         kept = bus.queue(fresh())
         await kept.attach(ttl_s=4)
@@ -88,7 +101,9 @@ async def test_what_a_consumer_holds_lives_as_long_as_the_queue(open_bus: OpenBu
         assert await stored(kept) == [2, 3]
 
 
-async def test_a_queue_that_vanished_is_created_again_by_a_client_that_is_attached(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_queue_that_vanished_is_created_again_by_a_client_that_is_attached(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, open_bus() as other:
         queue, there = bus.queue(fresh()), other.queue(fresh())
         await queue.attach(ttl_s=3, maxsize=5)
@@ -135,8 +150,28 @@ async def test_calls_at_the_wrong_time_say_so(open_bus: OpenBus, fresh: Fresh) -
 
 
 async def test_values_are_stored_as_npm_busmq_stores_them(open_bus: OpenBus, fresh: Fresh) -> None:
-    values = ["text", "", "héllo 😀", b"\x00\xff", {"b": 1, "a": [None, True]}, [1, 2], None, 42, True]
-    kept = [b"text", b"", "héllo 😀".encode(), b"\x00\xff", b'{"b":1,"a":[null,true]}', b"[1,2]", b"null", b"42", b"true"]
+    values = [
+        "text",
+        "",
+        "héllo 😀",
+        b"\x00\xff",
+        {"b": 1, "a": [None, True]},
+        [1, 2],
+        None,
+        42,
+        True,
+    ]
+    kept = [
+        b"text",
+        b"",
+        "héllo 😀".encode(),
+        b"\x00\xff",
+        b'{"b":1,"a":[null,true]}',
+        b"[1,2]",
+        b"null",
+        b"42",
+        b"true",
+    ]
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         for value in values:
             await queue.push(value)
@@ -145,7 +180,9 @@ async def test_values_are_stored_as_npm_busmq_stores_them(open_bus: OpenBus, fre
             queue.push(object())
 
 
-async def test_many_messages_and_single_ones_keep_the_order_of_the_calls(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_many_messages_and_single_ones_keep_the_order_of_the_calls(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         queue.push(0)
         many = queue.push_many(range(1, 2501))
@@ -162,8 +199,11 @@ async def test_a_batch_is_sent_at_once_and_what_is_short_with_what_else_its_turn
 ) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as one, bus.queue(fresh()) as two:
         sent: list[bytes] = []
-        transport = bus.servers.commands[0].wire._transport  # type: ignore[union-attr]  # one server: no cluster
-        monkeypatch.setattr(transport, "write", lambda data, write=transport.write: (sent.append(data), write(data)))
+        # One server: no cluster
+        transport = bus.servers.commands[0].wire._transport  # type: ignore[union-attr]
+        monkeypatch.setattr(
+            transport, "write", lambda data, write=transport.write: (sent.append(data), write(data))
+        )
         pushes = [one.push("short of one"), two.push("short of two")]
         assert sent == []
         await asyncio.gather(*pushes)
@@ -176,15 +216,26 @@ async def test_a_batch_is_sent_at_once_and_what_is_short_with_what_else_its_turn
         assert [each.result() for each in batches] == [list(range(2, 502))] * 2
 
 
-async def test_ids_of_many_messages_are_right_although_others_push_in_between(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue, other.queue(queue.name) as there:
-        mine, theirs = await asyncio.gather(queue.push_many(["m"] * 5000), there.push_many(["t"] * 5000))
+async def test_ids_of_many_messages_are_right_although_others_push_in_between(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with (
+        open_bus() as bus,
+        open_bus() as other,
+        bus.queue(fresh()) as queue,
+        other.queue(queue.name) as there,
+    ):
+        mine, theirs = await asyncio.gather(
+            queue.push_many(["m"] * 5000), there.push_many(["t"] * 5000)
+        )
         values = {message.id: message.value async for message in queue.consume(max=10_000)}
         assert [values[id] for id in mine] == [b"m"] * 5000
         assert [values[id] for id in theirs] == [b"t"] * 5000
 
 
-async def test_a_full_queue_takes_what_fits_and_says_what_is_left(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_full_queue_takes_what_fits_and_says_what_is_left(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
     async with open_bus() as bus, open_bus() as other:
         queue, there = bus.queue(name), other.queue(name)
@@ -199,7 +250,9 @@ async def test_a_full_queue_takes_what_fits_and_says_what_is_left(open_bus: Open
         assert await queue.push("g") == 4
 
 
-async def test_the_result_of_a_push_may_be_ignored_and_detaching_waits_for_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_the_result_of_a_push_may_be_ignored_and_detaching_waits_for_it(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     name = fresh()
     async with open_bus() as bus, bus.queue(name) as queue:
         for n in range(3000):
@@ -233,15 +286,24 @@ async def test_close_removes_everything(open_bus: OpenBus, fresh: Fresh) -> None
         assert await queue.push("b") == 1
 
 
-async def test_metadata_of_ones_own_stands_beside_that_of_the_bus(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_metadata_of_ones_own_stands_beside_that_of_the_bus(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.set_metadata({"owner": "me", "level": 3})
         found = await queue.metadata()
-        assert (found["owner"], found["level"], found["source"], found["ttl"]) == ("me", "3", "local", str(flows.MIN_RECORD_TTL_S))
+        assert (found["owner"], found["level"], found["source"], found["ttl"]) == (
+            "me",
+            "3",
+            "local",
+            str(flows.MIN_RECORD_TTL_S),
+        )
         assert await bus.queue(fresh()).metadata() == {}
 
 
-async def test_a_discoverable_queue_is_announced_when_attached_and_at_every_touch(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_discoverable_queue_is_announced_when_attached_and_at_every_touch(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         said: list[bytes | None] = []
         queue = bus.queue(fresh("é"))

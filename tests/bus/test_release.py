@@ -17,7 +17,9 @@ from tests.conftest import Fresh
 
 
 @pytest.mark.parametrize("how", ["raise", "call"])
-async def test_a_job_that_is_handed_back_counts_no_try(place: dict[str, Any], fresh: Fresh, how: str) -> None:
+async def test_a_job_that_is_handed_back_counts_no_try(
+    place: dict[str, Any], fresh: Fresh, how: str
+) -> None:
     tries: list[int] = []
 
     async def busy(job: Job) -> None:
@@ -35,7 +37,9 @@ async def test_a_job_that_is_handed_back_counts_no_try(place: dict[str, Any], fr
         assert await letters(jobs) == []
 
 
-async def test_a_job_that_is_handed_back_with_a_delay_is_another_workers_then(redis_url: str, fresh: Fresh) -> None:
+async def test_a_job_that_is_handed_back_with_a_delay_is_another_workers_then(
+    redis_url: str, fresh: Fresh
+) -> None:
     held, begun = Held(), asyncio.Event()
 
     async def busy(job: Job) -> None:
@@ -59,7 +63,9 @@ async def test_a_delay_that_is_none_is_refused(delay_s: Any) -> None:
         Release(delay_s=delay_s)
 
 
-async def test_seeking_runs_no_job_twice_unless_it_is_asked_to(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_seeking_runs_no_job_twice_unless_it_is_asked_to(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     done: list[str] = []
 
     async def handler(job: Job) -> None:

@@ -30,13 +30,18 @@ async def read(queue: Queue, name: str, many: int, **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_a_group_goes_back_while_another_reads_on(open_bus_here: Bus, fresh: Fresh, shared: bool) -> None:
+async def test_a_group_goes_back_while_another_reads_on(
+    open_bus_here: Bus, fresh: Fresh, shared: bool
+) -> None:
     async with open_bus_here as bus, bus.queue(fresh()) as queue:
         await queue.retain(age="7d")
         await queue.push_many(list("abc"))
         for name in ("one", "two"):
             assert await read(queue, name, 3, shared=shared) == list("abc")
-        assert (await queue.count(), await queue.retention()) == (0, Retention(7 * 86400, None, None, 0, 3))
+        assert (await queue.count(), await queue.retention()) == (
+            0,
+            Retention(7 * 86400, None, None, 0, 3),
+        )
         group = queue.group("one", shared=shared)
         assert await group.seek("-2 messages") == 1
         await queue.push("d")
@@ -54,7 +59,9 @@ def open_bus_here(redis_url: str) -> Bus:
 
 
 @pytest.mark.parametrize("reliable", [False, True])
-async def test_a_consumer_that_removes_is_refused(redis_url: str, fresh: Fresh, reliable: bool) -> None:
+async def test_a_consumer_that_removes_is_refused(
+    redis_url: str, fresh: Fresh, reliable: bool
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         await queue.retain(messages=10)
         await queue.push_many(list("abc"))
@@ -68,12 +75,17 @@ async def test_a_consumer_that_removes_is_refused(redis_url: str, fresh: Fresh, 
 
 
 @pytest.mark.parametrize("reliable", [False, True])
-async def test_a_peer_of_a_federation_server_is_refused_too(redis_url: str, our_federation: str, fresh: Fresh, reliable: bool) -> None:
+async def test_a_peer_of_a_federation_server_is_refused_too(
+    redis_url: str, our_federation: str, fresh: Fresh, reliable: bool
+) -> None:
     name = fresh()
     async with Bus(redis_url) as bus, bus.queue(name) as queue:
         await queue.retain(messages=10)
         await queue.push_many(list("abc"))
-        async with Bus(federate=our_federation, federate_secret=SECRET) as far, far.federate(far.queue(name)) as remote:
+        async with (
+            Bus(federate=our_federation, federate_secret=SECRET) as far,
+            far.federate(far.queue(name)) as remote,
+        ):
             with pytest.raises(BusError, match="keeps what is acknowledged"):
                 await anext(remote.consume(reliable=reliable))
             assert await remote.count() == 3
@@ -93,7 +105,9 @@ async def test_limits_are_given_as_they_are_thought_of(redis_url: str, fresh: Fr
                 await queue.set_metadata({field: "1"})
 
 
-async def test_a_ttl_that_is_shorter_is_mentioned(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_ttl_that_is_shorter_is_mentioned(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Bus(redis_url) as bus:
         queue = bus.queue(fresh())
         await queue.attach(ttl_s=60)
@@ -128,7 +142,9 @@ async def test_attaching_warns_where_a_consumer_in_node_has_taken_messages(
             assert ("a consumer that is no group" in caplog.text) == (how not in ("kept", "capped"))
 
 
-async def test_it_is_the_same_on_all_layouts_and_ends_with_the_queue(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_it_is_the_same_on_all_layouts_and_ends_with_the_queue(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         queue = bus.queue(fresh())
         await queue.attach()

@@ -1,4 +1,6 @@
-"""Topics, groups, jobs and an outbox while servers of each layout are killed, with successors or not; while clocks are set, and slots move."""
+"""Topics, groups, jobs and an outbox while servers of each layout are killed, with successors or
+not; while clocks are set, and slots move.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
     """Their clocks are those of a machine of their own."""
     machine = Machine(tmp_path_factory.mktemp("machine") / "machine")
     machine.environment.pop("MACHINE_DISK", None)  # nobody cuts its power
@@ -41,23 +45,35 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield made
 
 
-async def test_they_go_on_when_servers_are_killed(servers: Servers, tmp_path: Path, fresh: Fresh) -> None:
+async def test_they_go_on_when_servers_are_killed(
+    servers: Servers, tmp_path: Path, fresh: Fresh
+) -> None:
     """In a cluster the one that knows of the topic, and has the queues of the others."""
     async with loads(servers, tmp_path, fresh) as some:
         topic, shared, jobs, _ = some
-        for queue in {queue.server: queue for queue in (topic.topic.queues[0], jobs.jobs.queue, shared.queue)}.values():
+        for queue in {
+            queue.server: queue for queue in (topic.topic.queues[0], jobs.jobs.queue, shared.queue)
+        }.values():
             await asyncio.to_thread(servers.kill, queue)
             await flow(*some)
 
 
-@pytest.mark.skipif(not can_be_set(), reason="setting the clock of a process needs Linux and a C compiler (cc)")
-async def test_they_go_on_when_clocks_are_set_by_an_hour(servers: Servers, tmp_path: Path, fresh: Fresh) -> None:
-    """All leases have ended at once, and their holders do not know; then those that were given last an hour longer."""
+@pytest.mark.skipif(
+    not can_be_set(), reason="setting the clock of a process needs Linux and a C compiler (cc)"
+)
+async def test_they_go_on_when_clocks_are_set_by_an_hour(
+    servers: Servers, tmp_path: Path, fresh: Fresh
+) -> None:
+    """All leases have ended at once, and their holders do not know; then those that were given last
+    an hour longer.
+    """
     async with loads(servers, tmp_path, fresh, lease_s=30) as some:
         shared = some[1]
         async with shared.queue.group("g", shared=True) as slow:
             taking = asyncio.ensure_future(anext(slow.batches(5)))
-            await shared.queue.push_many([b"v"] * 500)  # far more than the other two holders take at once
+            await shared.queue.push_many(
+                [b"v"] * 500
+            )  # far more than the other two holders take at once
             held = await taking
             for seconds in (HOUR_S, -HOUR_S):
                 servers.machine.set_clock(seconds)
@@ -68,7 +84,7 @@ async def test_they_go_on_when_clocks_are_set_by_an_hour(servers: Servers, tmp_p
                 assert await slow.ack(held) == held
 
 
-async def test_who_publishes_before_any_server_is_up_delivers_when_they_are_and_else_learns_that_it_did_not(
+async def test_a_publisher_before_any_server_delivers_when_they_are_up_or_gets_an_error(
     servers: Servers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, queue = fresh("k"), fresh()
@@ -97,12 +113,22 @@ async def test_who_publishes_before_any_server_is_up_delivers_when_they_are_and_
         await asyncio.to_thread(servers.start)
     assert (await publishing).destinations == (queue,)
     async with Bus(**servers.place) as bus, bus.queue(queue) as found:
-        assert [Event.decode(each.value).data async for each in found.consume(max=await found.count())] == ["x"]
+        assert [
+            Event.decode(each.value).data async for each in found.consume(max=await found.count())
+        ] == ["x"]
 
 
-async def test_they_go_on_while_slots_move(cluster_servers: EmbeddedCluster, tmp_path: Path, fresh: Fresh) -> None:
+async def test_they_go_on_while_slots_move(
+    cluster_servers: EmbeddedCluster, tmp_path: Path, fresh: Fresh
+) -> None:
     async with loads(Servers(cluster_servers), tmp_path, fresh) as some:
         topic, shared, jobs, _ = some
-        for key in (topic.topic.keys.base, *(queue.keys.metadata for queue in (topic.topic.queues[0], shared.queue, jobs.jobs.queue))):
+        for key in (
+            topic.topic.keys.base,
+            *(
+                queue.keys.metadata
+                for queue in (topic.topic.queues[0], shared.queue, jobs.jobs.queue)
+            ),
+        ):
             await asyncio.to_thread(Move(cluster_servers, key).whole)
             await flow(*some)

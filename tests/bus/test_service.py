@@ -17,17 +17,27 @@ from busmq_spark.bus.server_clock import ServerClock
 from busmq_spark.bus.service import Service
 from busmq_spark.core.keys import service_queue
 from busmq_spark.core.service import ServiceReply, decode_request
-from busmq_spark.errors import ConfigError, MessageRefused, RequestFailed, RequestTimeout, StateError
+from busmq_spark.errors import (
+    ConfigError,
+    MessageRefused,
+    RequestFailed,
+    RequestTimeout,
+    StateError,
+)
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 
 LONG_MS = 20_000
 SOON_MS = 2500
-"""For a request that is to time out, but not before a provider has received it: an expired one is dropped."""
+"""For a request that is to time out, but not before a provider has received it: an expired one is
+dropped.
+"""
 
 
 @asynccontextmanager
-async def pair(bus: Bus, name: str, handler: Callable[..., Any], **options: Any) -> AsyncIterator[Service]:
+async def pair(
+    bus: Bus, name: str, handler: Callable[..., Any], **options: Any
+) -> AsyncIterator[Service]:
     """The connected end of a service whose other end serves."""
     async with bus.service(name) as provider, bus.service(name) as requester:
         await provider.serve(handler, **options)
@@ -43,7 +53,9 @@ async def stage(bus: Bus, name: str) -> AsyncIterator[tuple[Service, Queue]]:
         yield requester, requests
 
 
-async def answer(bus: Bus, requests: Queue, *replies: dict[str, Any], req_id: str | None = None) -> None:
+async def answer(
+    bus: Bus, requests: Queue, *replies: dict[str, Any], req_id: str | None = None
+) -> None:
     """Take one request and push these replies to it."""
     message = await anext(requests.consume())
     frame = decode_request(message.text)
@@ -61,22 +73,32 @@ def end_time_of_requests(service: Service) -> None:
         waiting._something.set()
 
 
-@pytest.mark.parametrize("data", [{"q": 1}, "text", 5, None, True, [], "ü 世 😀 \0", {"nested": [1, {"a": None}]}])
-async def test_every_json_value_goes_there_and_back(open_bus: OpenBus, fresh: Fresh, data: Any) -> None:
+@pytest.mark.parametrize(
+    "data", [{"q": 1}, "text", 5, None, True, [], "ü 世 😀 \0", {"nested": [1, {"a": None}]}]
+)
+async def test_every_json_value_goes_there_and_back(
+    open_bus: OpenBus, fresh: Fresh, data: Any
+) -> None:
     async with open_bus() as bus, pair(bus, fresh("svc"), lambda data: data) as service:
         assert await service.request(data) == data
 
 
-async def test_many_requests_at_once_each_get_their_own_reply(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_many_requests_at_once_each_get_their_own_reply(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async def double(n: int) -> int:
         await asyncio.sleep(0)
         return 2 * n
 
     async with open_bus() as bus, pair(bus, fresh("svc"), double) as service:
-        assert await asyncio.gather(*(service.request(n) for n in range(200))) == [2 * n for n in range(200)]
+        assert await asyncio.gather(*(service.request(n) for n in range(200))) == [
+            2 * n for n in range(200)
+        ]
 
 
-async def test_an_error_of_the_provider_is_raised_without_its_stack_trace(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_an_error_of_the_provider_is_raised_without_its_stack_trace(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     def handler(data: Any) -> None:
         raise LookupError("no such thing")
 
@@ -86,7 +108,9 @@ async def test_an_error_of_the_provider_is_raised_without_its_stack_trace(open_b
         assert caught.value.details["error"] == {"message": "no such thing"}
 
 
-async def test_a_provider_may_ask_for_stack_traces_to_be_sent(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_provider_may_ask_for_stack_traces_to_be_sent(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     def handler(data: Any) -> None:
         raise LookupError("no such thing")
 
@@ -97,7 +121,9 @@ async def test_a_provider_may_ask_for_stack_traces_to_be_sent(open_bus: OpenBus,
 
 
 @pytest.mark.parametrize("error", ["bad", {"message": "worse", "code": 7}])
-async def test_an_error_may_be_a_text_or_an_object(open_bus: OpenBus, fresh: Fresh, error: Any) -> None:
+async def test_an_error_may_be_a_text_or_an_object(
+    open_bus: OpenBus, fresh: Fresh, error: Any
+) -> None:
     async def handler(data: Any, request: Request) -> None:
         await request.fail(error)
 
@@ -107,7 +133,9 @@ async def test_an_error_may_be_a_text_or_an_object(open_bus: OpenBus, fresh: Fre
         assert caught.value.details["error"] == error
 
 
-async def test_a_request_without_a_provider_is_a_timeout_that_says_so(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_request_without_a_provider_is_a_timeout_that_says_so(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.service(fresh("svc")) as service:
         await service.connect(timeout_ms=30)
         with pytest.raises(RequestTimeout, match=r"within 30 ms\. Is a provider serving"):
@@ -118,7 +146,9 @@ async def test_a_request_without_a_provider_is_a_timeout_that_says_so(open_bus: 
             await anext(service.stream(1))
 
 
-async def test_a_reply_that_comes_too_late_or_unasked_is_dropped(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reply_that_comes_too_late_or_unasked_is_dropped(
+    open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
         early = asyncio.create_task(service.request("early"))
         assert len([message async for message in requests.consume(remove=False, max=1)]) == 1
@@ -135,16 +165,25 @@ async def test_a_reply_that_comes_too_late_or_unasked_is_dropped(open_bus: OpenB
         again.cancel()
 
 
-async def test_what_is_no_reply_is_dropped_with_a_warning(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_no_reply_is_dropped_with_a_warning(
+    open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
         asked = asyncio.create_task(service.request(1))
         frame = decode_request((await anext(requests.consume())).text)
         assert frame.reply_to is not None
         async with bus.queue(frame.reply_to) as queue:
-            for text in ("no json", "[]", '{"reqId":{}}', ServiceReply(frame.req_id, reply="fine").encode()):
+            for text in (
+                "no json",
+                "[]",
+                '{"reqId":{}}',
+                ServiceReply(frame.req_id, reply="fine").encode(),
+            ):
                 await queue.push(text)
             assert await asked == "fine"
-    assert [record.levelname for record in caplog.records if "is dropped" in record.message] == ["WARNING"] * 2
+    assert [record.levelname for record in caplog.records if "is dropped" in record.message] == [
+        "WARNING"
+    ] * 2
 
 
 async def test_partial_replies_come_as_a_stream(open_bus: OpenBus, fresh: Fresh) -> None:
@@ -167,7 +206,9 @@ async def test_partial_replies_may_be_all_there_is(open_bus: OpenBus, fresh: Fre
         assert [part async for part in service.stream(1)] == [1]
 
 
-async def test_a_generator_streams_its_items_and_the_end_is_no_item(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_generator_streams_its_items_and_the_end_is_no_item(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async def handler(data: int) -> AsyncIterator[int | None]:
         for n in range(data):
             yield n or None
@@ -178,7 +219,9 @@ async def test_a_generator_streams_its_items_and_the_end_is_no_item(open_bus: Op
         assert await service.request(0) is None
 
 
-async def test_an_error_in_the_middle_of_a_stream_comes_after_the_parts_before_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_an_error_in_the_middle_of_a_stream_comes_after_the_parts_before_it(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async def handler(data: Any) -> AsyncIterator[int]:
         yield 1
         raise ValueError("broke")
@@ -190,7 +233,9 @@ async def test_an_error_in_the_middle_of_a_stream_comes_after_the_parts_before_i
             await anext(parts)
 
 
-async def test_a_provider_that_falls_silent_in_the_middle_of_a_stream_is_a_timeout(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_provider_that_falls_silent_in_the_middle_of_a_stream_is_a_timeout(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
         parts = service.stream(1)
         first = asyncio.create_task(anext(parts))
@@ -212,7 +257,9 @@ async def test_each_reply_restarts_the_timeout() -> None:
         await waiting.next()
 
 
-async def test_a_stream_that_is_left_early_leaves_nothing_behind(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_stream_that_is_left_early_leaves_nothing_behind(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async def handler(data: Any) -> AsyncIterator[int]:
         for n in range(5):
             yield n
@@ -224,7 +271,9 @@ async def test_a_stream_that_is_left_early_leaves_nothing_behind(open_bus: OpenB
         await service.disconnect(grace_ms=LONG_MS)  # would wait for a request that is still open
 
 
-async def test_a_request_without_reply_names_no_reply_queue_and_gets_none(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_request_without_reply_names_no_reply_queue_and_gets_none(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
         await service.send({"n": 1})
         frame = decode_request((await anext(requests.consume())).text)
@@ -232,8 +281,14 @@ async def test_a_request_without_reply_names_no_reply_queue_and_gets_none(open_b
         assert frame.expires_ms is not None
 
 
-async def test_requests_that_came_before_the_provider_are_served(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.service(name := fresh("svc")) as service, bus.service(name) as provider:
+async def test_requests_that_came_before_the_provider_are_served(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with (
+        open_bus() as bus,
+        bus.service(name := fresh("svc")) as service,
+        bus.service(name) as provider,
+    ):
         await service.connect(timeout_ms=LONG_MS)
         asked = [asyncio.ensure_future(service.request(n)) for n in range(3)]
         async with bus.queue(service_queue(name)) as requests:
@@ -242,7 +297,9 @@ async def test_requests_that_came_before_the_provider_are_served(open_bus: OpenB
         assert await asyncio.gather(*asked) == [0, -1, -2]
 
 
-async def test_disconnecting_waits_for_replies_and_fails_the_requests_that_are_left(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_disconnecting_waits_for_replies_and_fails_the_requests_that_are_left(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
         asked = asyncio.ensure_future(service.request(1))
         leaving = asyncio.ensure_future(service.disconnect(grace_ms=LONG_MS))
@@ -287,12 +344,23 @@ async def test_each_end_has_its_events_and_its_state(open_bus: OpenBus, fresh: F
         provider.on("request", lambda request: seen.append(f"request {request.data}"))
         await provider.serve(lambda data: data)
         await requester.connect()
-        assert (provider.serving, provider.connected, requester.serving, requester.connected) == (True, False, False, True)
+        assert (provider.serving, provider.connected, requester.serving, requester.connected) == (
+            True,
+            False,
+            False,
+            True,
+        )
         await requester.request(7, timeout_ms=LONG_MS)
         await requester.disconnect()
         await requester.disconnect()
     assert not provider.serving
-    assert seen == ["provider serving", "requester connected", "request 7", "requester disconnect", "provider disconnect"]
+    assert seen == [
+        "provider serving",
+        "requester connected",
+        "request 7",
+        "requester disconnect",
+        "provider disconnect",
+    ]
 
 
 async def test_calls_that_make_no_sense_are_refused(open_bus: OpenBus, fresh: Fresh) -> None:

@@ -19,15 +19,23 @@ async def test_after_redis_came_back_without_data_requests_are_answered_as_befor
         async with Bus(server.url) as bus, pair(bus, "svc", lambda data: data) as service:
             assert await service.request("before") == "before"
             await asyncio.to_thread(server.restart)
-            await asyncio.to_thread(wait_until, lambda: len(server.command("PUBSUB", "CHANNELS", "*service:svc*")) == 2)
-            async with asyncio.timeout(LONG_MS / 1000):  # less than it takes to look without having heard
+            await asyncio.to_thread(
+                wait_until, lambda: len(server.command("PUBSUB", "CHANNELS", "*service:svc*")) == 2
+            )
+            async with asyncio.timeout(
+                LONG_MS / 1000
+            ):  # less than it takes to look without having heard
                 assert await service.request("after") == "after"
                 assert await service.request("again") == "again"
 
 
 async def test_a_redis_out_of_memory_ends_no_provider() -> None:
     with EmbeddedRedis() as server:
-        async with Bus(server.url) as bus, bus.service("svc") as provider, bus.service("svc") as service:
+        async with (
+            Bus(server.url) as bus,
+            bus.service("svc") as provider,
+            bus.service("svc") as service,
+        ):
             reported: list[Exception] = []
             provider.on("error", reported.append)
             gate = Gate()
@@ -42,7 +50,8 @@ async def test_a_redis_out_of_memory_ends_no_provider() -> None:
             server.command("CONFIG", "SET", "maxmemory", 1)
             gate.opened.set()
             async with asyncio.timeout(UNTIL_S):
-                while not reported:  # noqa: ASYNC110  # requests are taken, and Redis refuses to store the reply
+                # Requests are taken, and Redis refuses to store the reply
+                while not reported:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert isinstance(reported[0], RedisFull)
             server.command("CONFIG", "SET", "maxmemory", 0)

@@ -17,7 +17,14 @@ from busmq_spark.bus.service import Service
 from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.core.service import ServiceRequest
-from busmq_spark.errors import BusError, ConfigError, LinkLost, RequestFailed, RequestTimeout, StateError
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    LinkLost,
+    RequestFailed,
+    RequestTimeout,
+    StateError,
+)
 from tests.bus.conftest import OpenBus
 from tests.bus.test_service import LONG_MS, answer, end_time_of_requests, pair
 from tests.bus.tools import UNTIL_S
@@ -56,7 +63,10 @@ class Gate:
 
 async def stored(bus: Bus, name: str) -> list[Any]:
     """The data of the requests that no provider has taken."""
-    return [ServiceRequest(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(read_at(keys(bus, name), 0, 999))]
+    return [
+        ServiceRequest(message.json()["data"]).data
+        for message in await bus.queue(service_queue(name)).run(read_at(keys(bus, name), 0, 999))
+    ]
 
 
 def keys(bus: Bus, name: str) -> QueueKeys:
@@ -66,7 +76,9 @@ def keys(bus: Bus, name: str) -> QueueKeys:
 # Which requests
 
 
-async def test_expired_and_malformed_requests_are_dropped_with_a_warning(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_expired_and_malformed_requests_are_dropped_with_a_warning(
+    open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     served = []
     async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests:
         now_ms = time.time() * 1000
@@ -81,7 +93,16 @@ async def test_expired_and_malformed_requests_are_dropped_with_a_warning(open_bu
         async with pair(bus, name, served.append) as service:
             await service.request("last")
     assert served == ["fresh", "eternal", "last"]
-    assert len([record for record in caplog.records if record.levelname == "WARNING" and "is dropped" in record.message]) == 7
+    assert (
+        len(
+            [
+                record
+                for record in caplog.records
+                if record.levelname == "WARNING" and "is dropped" in record.message
+            ]
+        )
+        == 7
+    )
     assert len(caplog.records) == 7
 
 
@@ -89,7 +110,11 @@ async def test_a_request_makes_the_provider_write_to_no_queue_but_a_reply_queue(
     open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = []
-    async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests, bus.queue(fresh("victim")) as victim:
+    async with (
+        open_bus() as bus,
+        bus.queue(service_queue(name := fresh("svc"))) as requests,
+        bus.queue(fresh("victim")) as victim,
+    ):
         await requests.push(ServiceRequest("evil", "1", victim.name).encode())
         async with pair(bus, name, served.append) as service:
             await service.request("last")
@@ -98,7 +123,9 @@ async def test_a_request_makes_the_provider_write_to_no_queue_but_a_reply_queue(
     assert "not a reply queue of this service" in caplog.text
 
 
-async def test_what_cannot_be_understood_does_not_count_towards_max(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_cannot_be_understood_does_not_count_towards_max(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests:
         await requests.push("notjson")
         await requests.push(ServiceRequest(0, expires_ms=1).encode())
@@ -111,9 +138,15 @@ async def test_what_cannot_be_understood_does_not_count_towards_max(open_bus: Op
             assert await stored(bus, name) == [3]
 
 
-async def test_a_provider_with_no_room_leaves_requests_to_others(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_provider_with_no_room_leaves_requests_to_others(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     gate = Gate()
-    async with open_bus() as bus, bus.service(name := fresh("svc")) as busy, pair(bus, name, gate, concurrency=2) as service:
+    async with (
+        open_bus() as bus,
+        bus.service(name := fresh("svc")) as busy,
+        pair(bus, name, gate, concurrency=2) as service,
+    ):
         asked = [asyncio.ensure_future(service.request(n)) for n in range(5)]
         await gate.entered(2)
         await busy.serve(lambda data: -data)
@@ -167,13 +200,22 @@ async def test_handlers_of_every_form(open_bus: OpenBus, fresh: Fresh) -> None:
     async def replies(data: int, request: Request) -> None:
         await request.reply(data + 1)
 
-    for handler in (Object(), with_default, with_request, replies, functools.partial(with_default, step=1), (1).__add__):
+    for handler in (
+        Object(),
+        with_default,
+        with_request,
+        replies,
+        functools.partial(with_default, step=1),
+        (1).__add__,
+    ):
         async with open_bus() as bus, pair(bus, fresh("svc"), handler) as service:
             assert await service.request(1) == 2
 
 
 @pytest.mark.parametrize("handler", [lambda: 1, lambda a, b, c: 1])
-async def test_a_handler_that_cannot_be_called_is_refused_at_once(open_bus: OpenBus, fresh: Fresh, handler: Any) -> None:
+async def test_a_handler_that_cannot_be_called_is_refused_at_once(
+    open_bus: OpenBus, fresh: Fresh, handler: Any
+) -> None:
     async with open_bus() as bus, bus.service(fresh("svc")) as service:
         with pytest.raises(ConfigError, match="a handler is called with"):
             await service.serve(handler)
@@ -182,7 +224,9 @@ async def test_a_handler_that_cannot_be_called_is_refused_at_once(open_bus: Open
         assert not service.serving
 
 
-async def test_what_a_handler_does_wrong_reaches_the_requester_and_the_event(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_a_handler_does_wrong_reaches_the_requester_and_the_event(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async def waits_for_what_is_cancelled() -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -197,7 +241,11 @@ async def test_what_a_handler_does_wrong_reaches_the_requester_and_the_event(ope
         return object()
 
     errors: list[BaseException] = []
-    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+    async with (
+        open_bus() as bus,
+        bus.service(name := fresh("svc")) as provider,
+        bus.service(name) as service,
+    ):
         provider.on("error", errors.append)
         await provider.serve(handler)
         await service.connect(timeout_ms=LONG_MS)
@@ -209,10 +257,16 @@ async def test_what_a_handler_does_wrong_reaches_the_requester_and_the_event(ope
         await service.send("without reply")
         while len(errors) < 3:
             await service.request("twice")
-    assert [type(error).__name__ for error in errors[:3]] == ["CancelledError", "MessageRefused", "StateError"]
+    assert [type(error).__name__ for error in errors[:3]] == [
+        "CancelledError",
+        "MessageRefused",
+        "StateError",
+    ]
 
 
-async def test_a_failed_handler_is_logged_with_its_stack_trace(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_handler_is_logged_with_its_stack_trace(
+    open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     def handler(data: Any) -> None:
         raise LookupError("no such thing")
 
@@ -250,7 +304,7 @@ async def test_a_reply_queue_that_vanished_is_made_anew(open_bus: OpenBus, fresh
         assert [await service.request(n) for n in range(3)] == [0, 1, 2]
 
 
-async def test_a_last_reply_whose_link_broke_is_given_again_and_a_partial_one_is_not(
+async def test_a_last_reply_whose_link_broke_is_given_again_a_partial_one_not(
     open_bus: OpenBus, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[bytes] = []
@@ -277,9 +331,15 @@ async def test_a_last_reply_whose_link_broke_is_given_again_and_a_partial_one_is
 # The end
 
 
-async def test_disconnecting_lets_handlers_end_and_takes_nothing_new(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_disconnecting_lets_handlers_end_and_takes_nothing_new(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     gate, stopped = Gate(), asyncio.Event()
-    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+    async with (
+        open_bus() as bus,
+        bus.service(name := fresh("svc")) as provider,
+        bus.service(name) as service,
+    ):
         await provider.serve(gate)
         provider._side._requests.once("consuming", lambda _: stopped.set())
         await service.connect(timeout_ms=LONG_MS)
@@ -296,7 +356,9 @@ async def test_disconnecting_lets_handlers_end_and_takes_nothing_new(open_bus: O
         assert await service.request("again") == "again"
 
 
-async def test_a_provider_that_has_left_keeps_no_queue_alive(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_provider_that_has_left_keeps_no_queue_alive(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus, pair(bus, fresh("svc"), lambda data: data) as service:
         await service.request(1)
         assert len(bus._objects) == 6  # two ends, each with the request queue and the reply queue
@@ -306,11 +368,17 @@ async def test_a_provider_that_has_left_keeps_no_queue_alive(open_bus: OpenBus, 
         assert not bus._objects
 
 
-async def test_a_streamed_reply_does_not_keep_a_provider_from_leaving(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_streamed_reply_does_not_keep_a_provider_from_leaving(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async def handler(data: Any) -> AsyncIterator[int]:
         yield 1
 
-    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+    async with (
+        open_bus() as bus,
+        bus.service(name := fresh("svc")) as provider,
+        bus.service(name) as service,
+    ):
         await provider.serve(handler)
         await service.connect(timeout_ms=LONG_MS)
         assert [part async for part in service.stream(1)] == [1]
@@ -318,9 +386,15 @@ async def test_a_streamed_reply_does_not_keep_a_provider_from_leaving(open_bus: 
             await provider.disconnect(grace_ms=100 * LONG_MS)
 
 
-async def test_after_the_grace_period_handlers_are_cancelled_and_their_requesters_time_out(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_after_the_grace_period_handlers_are_cancelled_and_their_requesters_time_out(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     gate = Gate()
-    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+    async with (
+        open_bus() as bus,
+        bus.service(name := fresh("svc")) as provider,
+        bus.service(name) as service,
+    ):
         await provider.serve(gate)
         await service.connect(timeout_ms=LONG_MS)
         asked = asyncio.ensure_future(service.request(1))
@@ -337,7 +411,11 @@ async def test_after_the_grace_period_handlers_are_cancelled_and_their_requester
 
 
 async def test_a_handler_may_disconnect_its_own_service(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+    async with (
+        open_bus() as bus,
+        bus.service(name := fresh("svc")) as provider,
+        bus.service(name) as service,
+    ):
 
         async def handler(data: Any) -> Any:
             await provider.disconnect(grace_ms=LONG_MS)
@@ -349,7 +427,9 @@ async def test_a_handler_may_disconnect_its_own_service(open_bus: OpenBus, fresh
         assert not provider.serving
 
 
-async def test_leaving_the_bus_ends_handlers_and_leaves_no_task(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_leaving_the_bus_ends_handlers_and_leaves_no_task(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     gate = Gate()
     before = asyncio.all_tasks()
     async with open_bus() as bus:

@@ -1,4 +1,6 @@
-"""The reply queues that a provider keeps attached: bounded, none closed under its user's hands, left when idle."""
+"""The reply queues that a provider keeps attached: bounded, none closed under its user's hands,
+left when idle.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,24 @@ async def test_the_one_used_longest_ago_is_left_first(open_bus: OpenBus, fresh: 
         assert not any(queue.attached for queue in queues)
 
 
-async def test_more_than_the_bound_may_be_used_at_once_and_none_is_left_meanwhile(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_more_than_the_bound_may_be_used_at_once_and_none_is_left_meanwhile(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         replies = ProviderReplyQueues(bus, 1)
         async with AsyncExitStack() as stack:
-            queues = [await stack.enter_async_context(replies.use(fresh("reply"))) for _ in range(3)]
+            queues = [
+                await stack.enter_async_context(replies.use(fresh("reply"))) for _ in range(3)
+            ]
             await replies.close()
             assert all(queue.attached for queue in queues)
         assert not any(queue.attached for queue in queues)
         assert len(replies) == 0
 
 
-async def test_one_that_is_used_stays_when_another_comes_later(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_one_that_is_used_stays_when_another_comes_later(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         replies = ProviderReplyQueues(bus, 1)
         async with replies.use(fresh("reply")) as held:

@@ -1,7 +1,8 @@
-"""What npm busmq 3.1.0 pushed and left in Redis at each operation of a service, as captured, and what ours does: the same.
+"""What npm busmq 3.1.0 pushed and left in Redis at each operation of a service, as captured, and
+what ours does: the same.
 
-The captured commands are replayed on one service, ours performs the operation on another. Our frames may differ in ids, times and names only, and
-an error carries no stack trace.
+The captured commands are replayed on one service, ours performs the operation on another. Our
+frames may differ in ids, times and names only, and an error carries no stack trace.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.test_service import LONG_MS, end_time_of_requests
 from tests.conftest import Fresh
 
-CAPTURED = json.loads((Path(__file__).parents[1] / "golden" / "service-transcripts.json").read_text("utf-8"))["operations"]
+CAPTURED = json.loads(
+    (Path(__file__).parents[1] / "golden" / "service-transcripts.json").read_text("utf-8")
+)["operations"]
 CAPTURES = {operation["op"]: operation["commands"] for operation in CAPTURED}
 REPLY_TO = "service:svc:replyTo:70d2834dbf790168"
 
@@ -90,14 +93,18 @@ async def parts(service: Service, data: str) -> None:
 PERFORM: dict[str, Callable[[Service], Awaitable[Any]]] = {
     "request/reply object": lambda service: service.request({"q": 1}),
     "request string": lambda service: service.request("str"),
-    "request number/null": lambda service: asyncio.gather(service.request(5), service.request(None)),
+    "request number/null": lambda service: asyncio.gather(
+        service.request(5), service.request(None)
+    ),
     "request without reply (no cb)": lambda service: service.send("noreply"),
     "reply with string error": lambda service: failing(service.request("e"), RequestFailed),
     "reply with Error object": lambda service: failing(service.request("e"), RequestFailed),
     "timeout (handler never replies, reqTimeout 300)": out_of_time,
     "late reply after timeout (ignored)": out_of_time,
     "partial replies allowPartial": lambda service: parts(service, "p"),
-    "partial replies without allowPartial (only first delivered)": lambda service: service.request("p"),
+    "partial replies without allowPartial (only first delivered)": lambda service: service.request(
+        "p"
+    ),
     "streamReply": lambda service: parts(service, "s"),
     "createWriteStream consumed by plain callback": lambda service: service.request("s"),
 }
@@ -106,7 +113,9 @@ PERFORM: dict[str, Callable[[Service], Awaitable[Any]]] = {
 def alike(frame: str) -> str:
     """The frame without what differs each time."""
     frame = re.sub(r'("reqId"|"replyTo"):"[^"]*"', r'\1:"…"', frame)
-    return re.sub(r'"expires":\d+', '"expires":0', frame).replace('"stack":"<stack trace text>",', "")
+    return re.sub(r'"expires":\d+', '"expires":0', frame).replace(
+        '"stack":"<stack trace text>",', ""
+    )
 
 
 def pushed_by_npm(op: str) -> list[str]:
@@ -116,7 +125,12 @@ def pushed_by_npm(op: str) -> list[str]:
 def replay(link: SyncLink, op: str, service: str) -> None:
     for name, *args in CAPTURES[op]:
         if name not in ("evalsha", "> publish"):
-            link.execute(command(name.removeprefix("> "), *(word.replace("service:svc", service) for word in args)))
+            link.execute(
+                command(
+                    name.removeprefix("> "),
+                    *(word.replace("service:svc", service) for word in args),
+                )
+            )
 
 
 def holds(link: SyncLink, name: str) -> dict[str, Any]:
@@ -125,7 +139,10 @@ def holds(link: SyncLink, name: str) -> dict[str, Any]:
     metadata.pop("born", None)
     metadata.pop("sizes", None)
     metadata.pop("clock", None)
-    values = {kind: link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
+    values = {
+        kind: link.execute(command("LRANGE", key, 0, -1))
+        for kind, key in (("messages", keys.messages), ("toack", keys.toack))
+    }
     lives = [link.execute(command("TTL", key)) for key in keys.peer_keys]
     return {
         "metadata": metadata,
@@ -148,7 +165,11 @@ async def test_our_operations_push_and_leave_what_those_of_npm_busmq_do(
 
     monkeypatch.setattr(Queue, "push", recorded)
     they, handler = service_queue(fresh("npm")), Handler()
-    async with Bus(redis_url) as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+    async with (
+        Bus(redis_url) as bus,
+        bus.service(name := fresh("svc")) as provider,
+        bus.service(name) as service,
+    ):
         reply_to: list[str] = []
         provider.on("request", lambda request: reply_to.append(request.reply_to))
         provider.on("error", lambda error: None)
@@ -169,11 +190,16 @@ async def test_our_operations_push_and_leave_what_those_of_npm_busmq_do(
             replay(link, op, they)
             replay(link, "request string", they)  # what settled it
             assert holds(link, service_queue(name)) == holds(link, they), op
-            assert holds(link, reply_to[0]) == holds(link, REPLY_TO.replace("service:svc", they)), op
+            assert holds(link, reply_to[0]) == holds(link, REPLY_TO.replace("service:svc", they)), (
+                op
+            )
 
 
 def test_every_captured_request_is_performed() -> None:
     requests = {
-        op for op, commands in CAPTURES.items() if op != "serve with max 2" and any('"expires"' in word for words in commands for word in words)
+        op
+        for op, commands in CAPTURES.items()
+        if op != "serve with max 2"
+        and any('"expires"' in word for words in commands for word in words)
     }
     assert requests - {*PERFORM} == {"expired request discarded"}

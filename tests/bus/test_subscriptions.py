@@ -10,7 +10,9 @@ from busmq_spark.errors import ConfigError, QueueBusy, StateError
 from tests.conftest import Fresh
 
 
-async def test_a_subscription_is_registered_listed_and_forgotten(redis_url: str, fresh: Fresh) -> None:
+async def test_a_subscription_is_registered_listed_and_forgotten(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         assert await queue.subscribe("early") == 0
         await queue.push_many(["one", "two", "three"])
@@ -18,7 +20,11 @@ async def test_a_subscription_is_registered_listed_and_forgotten(redis_url: str,
         assert await queue.subscribe("third", 2) == 2
         assert await queue.subscribe("early", "latest") == 0  # it keeps its place
         found = await queue.subscriptions()
-        assert [(each.name, each.last, each.behind, each.holds_back) for each in found] == [("early", 0, 3, 3), ("late", 3, 0, 0), ("third", 2, 1, 1)]
+        assert [(each.name, each.last, each.behind, each.holds_back) for each in found] == [
+            ("early", 0, 3, 3),
+            ("late", 3, 0, 0),
+            ("third", 2, 1, 1),
+        ]
         assert await queue.unsubscribe("early")
         assert await queue.count() == 1
         assert not await queue.unsubscribe("early")
@@ -50,5 +56,11 @@ def test_the_same_without_a_loop(redis_url: str, fresh: Fresh) -> None:
 async def test_over_federation_it_is_refused_with_what_to_do() -> None:
     async with Bus(federate="ws://127.0.0.1:9", federate_secret="x" * 20) as bus:
         far = bus.federate(bus.queue("orders"))
-        with pytest.raises(ConfigError, match=r"subscriptions\(\) cannot be said over federation; call it on a bus at the Redis of queue 'orders'"):
+        with pytest.raises(
+            ConfigError,
+            match=(
+                r"subscriptions\(\) cannot be said over federation; call it on a bus at the Redis"
+                r" of queue 'orders'"
+            ),
+        ):
             await far.subscriptions()

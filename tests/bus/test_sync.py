@@ -18,12 +18,24 @@ from tests.conftest import Fresh
 from tests.layouts import servers_of
 
 
-def test_names_and_results_are_those_of_the_asyncio_objects(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
+def test_names_and_results_are_those_of_the_asyncio_objects(
+    layout: str, request: pytest.FixtureRequest, fresh: Fresh
+) -> None:
     name = fresh()
     with Bus.sync(**servers_of(layout, request.getfixturevalue)) as bus, bus.queue(name) as queue:
         assert (queue.push({"n": 1}), queue.push_many(["a", b"b"])) == (1, [2, 3])
-        assert (queue.name, queue.attached, queue.count(), queue.exists(), queue.pushed) == (name, True, 3, True, 3)
-        assert [(message.id, message.text) for message in queue.consume(max=3)] == [(1, '{"n":1}'), (2, "a"), (3, "b")]
+        assert (queue.name, queue.attached, queue.count(), queue.exists(), queue.pushed) == (
+            name,
+            True,
+            3,
+            True,
+            3,
+        )
+        assert [(message.id, message.text) for message in queue.consume(max=3)] == [
+            (1, '{"n":1}'),
+            (2, "a"),
+            (3, "b"),
+        ]
         assert queue.consumed == 3
     assert not queue.attached
 
@@ -127,7 +139,9 @@ def test_every_object_of_the_bus_works_without_a_loop(redis_url: str, fresh: Fre
             assert record["color"] == "blue"
 
 
-def test_what_a_handler_raises_is_logged(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_handler_raises_is_logged(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(_: object) -> None:
         raise ValueError("no")
 
@@ -135,10 +149,14 @@ def test_what_a_handler_raises_is_logged(redis_url: str, fresh: Fresh, caplog: p
         queue.on("message", fail)
         queue.push("x")
         queue.each(max=1).result()
-    assert [(record.message, str(record.exc_info and record.exc_info[1])) for record in caplog.records] == [("a handler of 'message' failed", "no")]
+    assert [
+        (record.message, str(record.exc_info and record.exc_info[1])) for record in caplog.records
+    ] == [("a handler of 'message' failed", "no")]
 
 
-def test_a_stop_from_another_thread_comes_between_two_messages(redis_url: str, fresh: Fresh) -> None:
+def test_a_stop_from_another_thread_comes_between_two_messages(
+    redis_url: str, fresh: Fresh
+) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads alternate as often as they can
     chance = random.Random(7)

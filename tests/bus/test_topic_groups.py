@@ -1,4 +1,6 @@
-"""Groups of a topic: who gets which partitions, in which order messages come, and what happens to those that are not acked."""
+"""Groups of a topic: who gets which partitions, in which order messages come, and what happens to
+those that are not acked.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from busmq_spark.bus.owned_partition import OwnedPartitionMessages
 from busmq_spark.core import topic as flows
 from busmq_spark.core.message import Message
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import ConfigError, QueueBusy, RedisRolledBack, RedisUnauthorized, StateError
+from busmq_spark.errors import (
+    ConfigError,
+    QueueBusy,
+    RedisRolledBack,
+    RedisUnauthorized,
+    StateError,
+)
 from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated
 from tests.conftest import Fresh
@@ -34,7 +42,9 @@ async def owns(member: Member, *partitions: int) -> None:
     await until(lambda: member.partitions == list(partitions))
 
 
-async def test_members_come_and_go_and_each_message_is_handled_once_in_order(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_members_come_and_go_and_each_message_is_handled_once_in_order(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     name = fresh("t")
     async with Bus(**place) as bus, bus.topic(name, 10) as topic, Producer(topic) as producer:
         seen: list[tuple[int, int, str]] = []
@@ -53,16 +63,24 @@ async def test_members_come_and_go_and_each_message_is_handled_once_in_order(pla
         for reader in readers:
             await reader.leave()
     assert repeated(seen) == []
-    assert {text for _, _, text in seen} == {f"k{k}:{n}" for n in range(producer.pushed) for k in range(40)}
+    assert {text for _, _, text in seen} == {
+        f"k{k}:{n}" for n in range(producer.pushed) for k in range(40)
+    }
     assert in_order(seen)
 
 
-async def test_of_twelve_members_of_ten_partitions_two_are_idle_and_take_over(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_of_twelve_members_of_ten_partitions_two_are_idle_and_take_over(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     name = fresh("t")
     async with Bus(**place) as bus, bus.topic(name, 10):
         readers = [await Reader(place, name).__aenter__() for _ in range(12)]
         await balanced(readers, 10)
-        assert [reader.member.partitions for reader in readers] == [*([n] for n in range(10)), [], []]  # in the order in which they came
+        assert [reader.member.partitions for reader in readers] == [
+            *([n] for n in range(10)),
+            [],
+            [],
+        ]  # in the order in which they came
         await readers.pop(3).leave()
         await balanced(readers, 10)
         assert [len(reader.member.partitions) for reader in readers] == [1] * 10 + [0]
@@ -70,7 +88,9 @@ async def test_of_twelve_members_of_ten_partitions_two_are_idle_and_take_over(pl
             await reader.leave()
 
 
-async def test_a_batch_is_of_one_partition_and_as_long_as_asked_for_and_partitions_have_their_turns(redis_url: str, fresh: Fresh) -> None:
+async def test_a_batch_is_of_one_partition_and_as_long_as_asked_for_and_partitions_have_their_turns(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.topic(fresh("t"), 3) as topic, topic.group("g") as member:
         for partition in range(3):
             await topic.push_many([f"{partition}:{n}" for n in range(5)], partition=partition)
@@ -83,7 +103,11 @@ async def test_a_batch_is_of_one_partition_and_as_long_as_asked_for_and_partitio
         assert {partition for partition, _ in found[:3]} == {0, 1, 2}
         for partition in range(3):
             parts = [texts for which, texts in found if which == partition]
-            assert parts == [[f"{partition}:0", f"{partition}:1"], [f"{partition}:2", f"{partition}:3"], [f"{partition}:4"]]
+            assert parts == [
+                [f"{partition}:0", f"{partition}:1"],
+                [f"{partition}:2", f"{partition}:3"],
+                [f"{partition}:4"],
+            ]
 
 
 async def test_a_batch_that_is_not_full_waits_for_more(redis_url: str, fresh: Fresh) -> None:
@@ -102,9 +126,16 @@ async def first_share(member: Member) -> bus_share.OwnedPartition:
     return member._shares[0]
 
 
-async def test_a_partition_is_given_up_when_its_batch_is_acked_and_the_others_go_on_meanwhile(redis_url: str, fresh: Fresh) -> None:
+async def test_a_partition_is_given_up_when_its_batch_is_acked_and_the_others_go_on_meanwhile(
+    redis_url: str, fresh: Fresh
+) -> None:
     name = fresh("t")
-    async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.topic(name, 2) as topic, topic.group("g") as member:
+    async with (
+        Bus(redis_url) as bus,
+        Bus(redis_url) as other,
+        bus.topic(name, 2) as topic,
+        topic.group("g") as member,
+    ):
         events: list[tuple[str, int]] = []
         for event in Member.events:
             member.on(event, lambda partition, event=event: events.append((event, partition)))
@@ -129,16 +160,27 @@ async def test_a_partition_is_given_up_when_its_batch_is_acked_and_the_others_go
         assert events == [("assigned", 0), ("assigned", 1), ("revoked", 1), ("assigned", 1)]
 
 
-async def test_what_is_not_acked_until_the_lease_ends_is_lost_and_comes_again_with_the_other(redis_url: str, fresh: Fresh) -> None:
+async def test_what_is_not_acked_until_the_lease_ends_is_lost_and_comes_again_with_the_other(
+    redis_url: str, fresh: Fresh
+) -> None:
     name = fresh("t")
-    async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.topic(name, 2) as topic, topic.group("g") as member:
+    async with (
+        Bus(redis_url) as bus,
+        Bus(redis_url) as other,
+        bus.topic(name, 2) as topic,
+        topic.group("g") as member,
+    ):
         lost: list[int] = []
         member.on("lost", lost.append)
         await topic.push_many("ab", partition=1)
         held = await next_of(member)
         share = member._shares[1]
         async with other.topic(name).group("g") as second:
-            await until(lambda: share.leaving and share._renewing is not None and share._renewing.cancelled())
+            await until(
+                lambda: (
+                    share.leaving and share._renewing is not None and share._renewing.cancelled()
+                )
+            )
             share._renewed = float("-inf")  # its time is over
             share._settled.set()
             assert [each.text for each in await next_of(second)] == ["a", "b"]
@@ -147,14 +189,18 @@ async def test_what_is_not_acked_until_the_lease_ends_is_lost_and_comes_again_wi
                 await member.ack(held)
 
 
-async def test_a_member_whose_lease_another_took_is_told_and_gets_it_again(redis_url: str, fresh: Fresh) -> None:
+async def test_a_member_whose_lease_another_took_is_told_and_gets_it_again(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.topic(fresh("t"), 1) as topic, topic.group("g") as member:
         events: list[tuple[str, int]] = []
         for event in Member.events:
             member.on(event, lambda partition, event=event: events.append((event, partition)))
         await topic.push("a")
         held, share = await next_of(member), member._shares[0]
-        await redis(topic.queues[0], "SET", topic.queues[0].keys.lease("g"), "another", "PX", 60_000)
+        await redis(
+            topic.queues[0], "SET", topic.queues[0].keys.lease("g"), "another", "PX", 60_000
+        )
         share._renewed = float("-inf")
         share.wake()
         await until(lambda: events[-1] == ("lost", 0))
@@ -177,7 +223,11 @@ async def test_a_turn_that_begins_while_a_batch_is_read_costs_a_lingering_member
         turn, read = share.turn, share._read_next_batch
 
         async def read_in_another_turn(most: int) -> list[Message]:
-            if share.turn == turn:  # the lease ended while this member waited for its slot, and another had the partition
+            if (
+                share.turn == turn
+                # The lease ended while this member waited for its slot, and another had the
+                # partition
+            ):
                 share._acked = -1
                 await share._register()
             return await read(most)
@@ -189,7 +239,9 @@ async def test_a_turn_that_begins_while_a_batch_is_read_costs_a_lingering_member
         await member.ack(batch)
 
 
-async def test_a_lease_that_ended_unnoticed_costs_a_batch_that_was_read_ahead_nothing(redis_url: str, fresh: Fresh) -> None:
+async def test_a_lease_that_ended_unnoticed_costs_a_batch_that_was_read_ahead_nothing(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.topic(fresh("t"), 1) as topic, topic.group("g") as member:
         await topic.push_many("abcd")
         batches = member.batches(most=2)
@@ -210,7 +262,12 @@ async def test_a_hint_is_enough_to_move_partitions_of_who_leaves_and_of_who_come
     monkeypatch.setattr(bus_share, "GROUP_POLL_S", 3600)
     monkeypatch.setattr(bus_group, "GROUP_POLL_S", 3600)
     name = fresh("t")
-    async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.topic(name, 4) as topic, topic.group("g") as member:
+    async with (
+        Bus(redis_url) as bus,
+        Bus(redis_url) as other,
+        bus.topic(name, 4) as topic,
+        topic.group("g") as member,
+    ):
         await owns(member, 0, 1, 2, 3)
         await topic.push("v", partition=3)
         held = await next_of(member)
@@ -227,21 +284,27 @@ async def test_a_hint_is_enough_to_move_partitions_of_who_leaves_and_of_who_come
         await owns(member, 0, 1, 2, 3, 4, 5)
 
 
-async def test_a_group_without_members_holds_up_no_other_and_misses_nothing(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_group_without_members_holds_up_no_other_and_misses_nothing(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     name = fresh("t")
     async with Bus(**place) as bus, bus.topic(name, 3) as topic:
         async with topic.group("absent"):
             pass
         async with Reader(place, name) as reader:
             for n in range(3):
-                await topic.push_many([f"k{k}:{n}" for k in range(20)], keys=[f"k{k}" for k in range(20)])
+                await topic.push_many(
+                    [f"k{k}:{n}" for k in range(20)], keys=[f"k{k}" for k in range(20)]
+                )
             await until(lambda: len(reader.seen) == 60)
         async with Reader(place, name, "absent") as late:
             await until(lambda: len(late.seen) == 60)
             assert in_order(late.seen)
 
 
-async def test_a_group_that_begins_at_the_latest_misses_nothing_of_any_partition_from_then_on(redis_url: str, fresh: Fresh) -> None:
+async def test_a_group_that_begins_at_the_latest_misses_nothing_of_any_partition_from_then_on(
+    redis_url: str, fresh: Fresh
+) -> None:
     name = fresh("t")
     async with Bus(redis_url) as bus, bus.topic(name, 6) as topic:
         await topic.push_many(["old"] * 60, keys=map(str, range(60)))
@@ -256,17 +319,23 @@ async def test_a_group_that_begins_at_the_latest_misses_nothing_of_any_partition
             assert {text for _, _, text in reader.seen} == {"k:1", "k:2", "k:3"}
 
 
-async def test_a_partition_that_another_program_added_is_read_from_its_oldest_message(redis_url: str, fresh: Fresh) -> None:
+async def test_a_partition_that_another_program_added_is_read_from_its_oldest_message(
+    redis_url: str, fresh: Fresh
+) -> None:
     name = fresh("t")
     async with Bus(redis_url) as bus, bus.topic(name, 2) as topic, bus.queue(f"{name}/2") as plain:
         await plain.push("early")
         async with topic.group("g", start="latest") as member:
-            await topic.run(flows.grow_topic(topic.keys, 3))  # in which no group is registered beforehand
+            await topic.run(
+                flows.grow_topic(topic.keys, 3)
+            )  # in which no group is registered beforehand
             await owns(member, 0, 1, 2)
             assert [each.text for each in await next_of(member)] == ["early"]
 
 
-async def test_what_ends_the_reading_of_a_partition_is_raised_and_the_group_may_be_entered_again(redis_url: str, fresh: Fresh) -> None:
+async def test_what_ends_the_reading_of_a_partition_is_raised_and_the_group_may_be_entered_again(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.topic(fresh("t"), 2) as topic:
         member = topic.group("g")
         async with member:
@@ -280,7 +349,9 @@ async def test_what_ends_the_reading_of_a_partition_is_raised_and_the_group_may_
             assert [each.id for each in await next_of(member)] == [1, 2]
 
 
-async def test_a_redis_that_lost_the_topic_has_it_again_and_members_stay_members(redis_url: str, fresh: Fresh) -> None:
+async def test_a_redis_that_lost_the_topic_has_it_again_and_members_stay_members(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.topic(fresh("t"), 4) as topic, topic.group("g") as member:
         await owns(member, 0, 1, 2, 3)
         await redis(topic.queues[0], "DEL", topic.keys.base, topic.keys.members("g"))
@@ -295,7 +366,12 @@ async def test_a_redis_that_lost_the_topic_has_it_again_and_members_stay_members
 
 async def test_a_handler_may_ack_what_is_revoked_and_may_stop(redis_url: str, fresh: Fresh) -> None:
     name = fresh("t")
-    async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.topic(name, 2) as topic, topic.group("g") as member:
+    async with (
+        Bus(redis_url) as bus,
+        Bus(redis_url) as other,
+        bus.topic(name, 2) as topic,
+        topic.group("g") as member,
+    ):
         await topic.push("a", partition=1)
         held = await next_of(member)
 
@@ -314,7 +390,9 @@ async def test_a_handler_may_ack_what_is_revoked_and_may_stop(redis_url: str, fr
         await until(lambda: not member._running)
 
 
-async def test_a_stop_that_was_cancelled_is_finished_by_the_next(redis_url: str, fresh: Fresh) -> None:
+async def test_a_stop_that_was_cancelled_is_finished_by_the_next(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, bus.topic(fresh("t"), 2) as topic, topic.group("g") as member:
         await owns(member, 0, 1)
         told = asyncio.Event()
@@ -358,14 +436,32 @@ async def test_what_makes_no_sense_is_told(redis_url: str, fresh: Fresh) -> None
 
 async def test_the_rights_of_the_page_are_enough_and_fewer_are_told(fresh: Fresh) -> None:
     page = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
-    rules, more = re.search(r"ACL SETUSER spark on >secret (.*?)\n", page), re.search(r"groups of a topic `(.*?)`", page)
+    rules, more = (
+        re.search(r"ACL SETUSER spark on >secret (.*?)\n", page),
+        re.search(r"groups of a topic `(.*?)`", page),
+    )
     assert rules
     assert more
     name = fresh("t")
     with EmbeddedRedis() as server:
-        server.command("ACL", "SETUSER", "some", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists")
-        server.command("ACL", "SETUSER", "all", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists", *more[1].split())
-        async with Bus(server.url, user="all", password="secret") as bus, bus.topic(name, 3) as topic:
+        server.command(
+            "ACL", "SETUSER", "some", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists"
+        )
+        server.command(
+            "ACL",
+            "SETUSER",
+            "all",
+            "on",
+            ">secret",
+            *rules[1].split(),
+            "+unsubscribe",
+            "+hexists",
+            *more[1].split(),
+        )
+        async with (
+            Bus(server.url, user="all", password="secret") as bus,
+            bus.topic(name, 3) as topic,
+        ):
             async with topic.group("g") as member:
                 await topic.push_many("abc", keys="123")
                 for _ in {topic.partition_of(key) for key in "123"}:

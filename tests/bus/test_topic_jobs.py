@@ -37,7 +37,9 @@ async def test_the_example_over_a_topic(place: dict[str, Any], fresh: Fresh) -> 
             assert (await jobs.get(job.id).outcomes()).keys() == {"world"}
 
 
-async def test_many_jobs_of_all_partitions_come_back_in_their_order(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_many_jobs_of_all_partitions_come_back_in_their_order(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async def double(job: Job) -> None:
         said = await job.load("n")
         job["twice"] = 2 * said["n"]
@@ -56,7 +58,9 @@ async def test_many_jobs_of_all_partitions_come_back_in_their_order(place: dict[
             done = await jobs.send_many(some, wait=["g"], timeout_s=UNTIL_S)
             assert [each["g"].job for each in done] == [job.id for job in some]
             assert len({each["g"].queue for each in done}) == 4
-            assert [(await job.load("twice"))["twice"] for job in some] == [2 * n for n in range(100)]
+            assert [(await job.load("twice"))["twice"] for job in some] == [
+                2 * n for n in range(100)
+            ]
             again = await far.wait_many([far.get(job.id) for job in some], ["g"], timeout_s=UNTIL_S)
             assert again == done
             in_turn = {jobs.new().id.partition("-")[0] for _ in range(8)}
@@ -128,7 +132,10 @@ async def test_completions_of_all_partitions(redis_url: str, fresh: Fresh) -> No
             await stack.enter_async_context(jobs.worker("g")(nothing))
             own = await stack.enter_async_context(jobs.completions())
             every = await stack.enter_async_context(theirs.completions(name))
-            mine, others = [jobs.new(partition=n) for n in range(4)], [theirs.new() for _ in range(2)]
+            mine, others = (
+                [jobs.new(partition=n) for n in range(4)],
+                [theirs.new() for _ in range(2)],
+            )
             await jobs.send_many(mine)
             await theirs.send_many(others)
             async with asyncio.timeout(UNTIL_S):
@@ -174,7 +181,9 @@ async def test_calls_that_cannot_be_are_refused(redis_url: str, fresh: Fresh) ->
                 await jobs.send(jobs.new(), wait=["g"])
 
 
-async def test_workers_of_a_topic_and_of_a_queue_share_a_limit(redis_url: str, fresh: Fresh) -> None:
+async def test_workers_of_a_topic_and_of_a_queue_share_a_limit(
+    redis_url: str, fresh: Fresh
+) -> None:
     held = Held()
     async with Bus(redis_url) as bus:
         await made(bus, name := fresh(), 2)

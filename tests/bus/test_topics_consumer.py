@@ -22,7 +22,9 @@ async def two_topics(bus: Bus, fresh: Fresh, messages: int) -> tuple[str, str]:
     return names
 
 
-async def test_topics_come_in_turns_with_topic_and_partition(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_topics_come_in_turns_with_topic_and_partition(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async with Bus(**place) as bus:
         one, two = await two_topics(bus, fresh, 200)
         seen: list[tuple[str, int]] = []
@@ -46,7 +48,9 @@ async def test_topics_come_in_turns_with_topic_and_partition(place: dict[str, An
             assert [group.behind for group in await bus.topic(name).groups()] == [0]
 
 
-async def test_a_topic_with_much_does_not_hold_up_one_with_little(redis_url: str, fresh: Fresh) -> None:
+async def test_a_topic_with_much_does_not_hold_up_one_with_little(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus:
         much, little = bus.topic(fresh(), partitions=1), bus.topic(fresh(), partitions=1)
         await much.push_many(range(5000))
@@ -96,7 +100,11 @@ async def test_what_is_not_acked_of_one_topic_comes_again(redis_url: str, fresh:
 
 
 async def test_without_a_loop(redis_url: str, fresh: Fresh) -> None:
-    with Bus.sync(redis_url) as bus, bus.topic(fresh(), partitions=2) as one, bus.topic(fresh(), partitions=2) as two:
+    with (
+        Bus.sync(redis_url) as bus,
+        bus.topic(fresh(), partitions=2) as one,
+        bus.topic(fresh(), partitions=2) as two,
+    ):
         one.push_many(range(5), partition=0)
         two.push_many(range(5), partition=1)
         found = []

@@ -14,7 +14,9 @@ from tests.conftest import Fresh
 from tests.support import Life
 
 
-async def test_a_queue_lives_seven_days_unless_its_program_says_otherwise(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_queue_lives_seven_days_unless_its_program_says_otherwise(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
     async with open_bus() as bus:
         default, short = bus.queue(fresh()), bus.queue(fresh())
         await default.attach()
@@ -30,7 +32,9 @@ async def test_a_program_that_leaves_messages_in_a_queue_of_npm_is_warned_once(
     name = fresh()
     async with Bus(redis_url) as bus:
         keys, life = QueueKeys(name), Life(redis, 30)
-        redis("HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "false", "maxsize", 0)
+        redis(
+            "HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "false", "maxsize", 0
+        )
         for _ in range(2):
             async with bus.queue(name) as queue:
                 assert queue.ttl_s == 30
@@ -41,7 +45,9 @@ async def test_a_program_that_leaves_messages_in_a_queue_of_npm_is_warned_once(
         assert life.given_to(keys.messages)
 
 
-async def test_no_warning_without_messages_or_where_a_short_ttl_was_asked_for(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_warning_without_messages_or_where_a_short_ttl_was_asked_for(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Bus(redis_url) as bus:
         asked, drained, unread = bus.queue(fresh()), bus.queue(fresh()), bus.queue(fresh())
         await asked.attach(ttl_s=30)
@@ -57,7 +63,9 @@ async def test_no_warning_without_messages_or_where_a_short_ttl_was_asked_for(re
     assert [text for text in caplog.messages if "is left with" in text] == []
 
 
-async def test_the_queues_of_services_live_no_longer_than_npms(redis_url: str, fresh: Fresh) -> None:
+async def test_the_queues_of_services_live_no_longer_than_npms(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus:
         provider = bus.service(fresh("s"))
         requester = bus.service(provider.name)

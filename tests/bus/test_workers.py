@@ -24,32 +24,49 @@ from tests.conftest import Fresh
 from tests.faults.proxy import Proxy
 
 
-async def test_a_deadline_cancels_the_handler_and_is_another_try(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_deadline_cancels_the_handler_and_is_another_try(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     held, tries = Held(), []
 
     async def slow(job: Job) -> None:
         tries.append(job.tries)
         await held()(job)
 
-    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=2)(slow):
+    async with (
+        Bus(**place) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("g", deadline_s=0.05, tries=2)(slow),
+    ):
         done = await jobs.send(jobs.new(), wait=["g"], fail_fast=False, timeout_s=UNTIL_S)
         assert (tries, held.now, held.ended) == ([1, 2], 0, [])
-        assert re.search(r"BUSMQ_WORK_TIMEOUT\] job \w+ of group 'g' of queue .*: not done within 0.05 s", done["g"].error)
+        assert re.search(
+            r"BUSMQ_WORK_TIMEOUT\] job \w+ of group 'g' of queue .*: not done within 0.05 s",
+            done["g"].error,
+        )
 
 
-async def test_an_answer_behind_the_deadline_is_refused(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_an_answer_behind_the_deadline_is_refused(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async def stubborn(job: Job) -> None:
         try:
             await asyncio.sleep(LONG_S)
         except asyncio.CancelledError:
             return  # as if nothing had happened
 
-    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=1)(stubborn):
+    async with (
+        Bus(**place) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("g", deadline_s=0.05, tries=1)(stubborn),
+    ):
         with pytest.raises(JobFailed, match="not done within"):
             await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
 
 
-async def test_a_handler_that_its_deadline_does_not_end_loses_its_lease(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_handler_that_its_deadline_does_not_end_loses_its_lease(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     go, tries = asyncio.Event(), list[int]()
 
     async def hanging(job: Job) -> None:
@@ -58,7 +75,11 @@ async def test_a_handler_that_its_deadline_does_not_end_loses_its_lease(place: d
             with suppress(asyncio.CancelledError):
                 await go.wait()
 
-    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", lease_s=1, deadline_s=0.05, tries=2)(hanging):
+    async with (
+        Bus(**place) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("g", lease_s=1, deadline_s=0.05, tries=2)(hanging),
+    ):
         try:
             done = await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
             assert (tries, done["g"].tries) == ([1, 2], 2)
@@ -66,10 +87,19 @@ async def test_a_handler_that_its_deadline_does_not_end_loses_its_lease(place: d
             go.set()  # the worker waits for its handlers
 
 
-async def test_a_handler_outlives_its_lease_while_its_process_lives(redis_url: str, fresh: Fresh) -> None:
+async def test_a_handler_outlives_its_lease_while_its_process_lives(
+    redis_url: str, fresh: Fresh
+) -> None:
     held = Held()
-    async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.jobs(fresh()) as jobs:  # noqa: SIM117  too long
-        async with jobs.worker("g", lease_s=4, deadline_s=None)(held()), other.jobs(jobs.queue.name).worker("g", lease_s=4)(held()):
+    async with (  # noqa: SIM117  # too long
+        Bus(redis_url) as bus,
+        Bus(redis_url) as other,
+        bus.jobs(fresh()) as jobs,
+    ):
+        async with (
+            jobs.worker("g", lease_s=4, deadline_s=None)(held()),
+            other.jobs(jobs.queue.name).worker("g", lease_s=4)(held()),
+        ):
             await jobs.send(jobs.new())
             await until(lambda: held.begun)
             _, due, *_ = jobs.queue.keys.group("g")
@@ -85,7 +115,9 @@ async def test_a_handler_outlives_its_lease_while_its_process_lives(redis_url: s
             assert [job.tries for job in held.begun] == [1]
 
 
-async def test_a_worker_that_has_lost_its_lease_is_refused_and_told(place: dict[str, Any], fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_that_has_lost_its_lease_is_refused_and_told(
+    place: dict[str, Any], fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     slow, quick = Held(), Held()
     async with AsyncExitStack() as stack:
         bus, other = [await stack.enter_async_context(Bus(**place)) for _ in range(2)]
@@ -94,7 +126,9 @@ async def test_a_worker_that_has_lost_its_lease_is_refused_and_told(place: dict[
         waiting = asyncio.ensure_future(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S))
         await until(lambda: slow.begun)
         await end_leases(jobs.queue, "g")
-        await stack.enter_async_context(other.jobs(jobs.queue.name).worker("g", lease_s=600)(quick()))
+        await stack.enter_async_context(
+            other.jobs(jobs.queue.name).worker("g", lease_s=600)(quick())
+        )
         await until(lambda: quick.begun)
         with caplog.at_level(logging.WARNING):
             slow.go.set()
@@ -105,7 +139,9 @@ async def test_a_worker_that_has_lost_its_lease_is_refused_and_told(place: dict[
 
 
 @pytest.mark.parametrize("tries", [3, 1])
-async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vain(redis_url: str, fresh: Fresh, tries: int) -> None:
+async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vain(
+    redis_url: str, fresh: Fresh, tries: int
+) -> None:
     calls: Counter[str] = Counter()
 
     async def count(job: Job) -> None:
@@ -120,16 +156,23 @@ async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vai
             await first.pause()
             await end_leases(jobs.queue, "g")
             assert await stored(jobs.queue) == [1]
-            async with jobs.worker("g", tries=tries)(count):  # while the first is there: it would give its lease back, and the try with it
+            async with jobs.worker("g", tries=tries)(
+                count
+            ):  # while the first is there: it would give its lease back, and the try with it
                 await held_ends(jobs, "g")
         assert (list(calls.values()), await jobs.get(done["g"].job).wait("g")) == ([1], done)
         assert await letters(jobs) == []
 
 
-async def test_a_job_whose_outcome_cannot_be_read_waits_for_its_dead_letter_and_has_no_more_tries(fresh: Fresh) -> None:
+async def test_a_job_whose_outcome_cannot_be_read_waits_for_its_dead_letter_and_has_no_more_tries(
+    fresh: Fresh,
+) -> None:
     with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "holder", "on", ">secret", "~*", "&*", "+@all")
-        async with Bus(server.url, user="holder", password="secret") as bus, bus.jobs(fresh()) as jobs:
+        async with (
+            Bus(server.url, user="holder", password="secret") as bus,
+            bus.jobs(fresh()) as jobs,
+        ):
             await jobs.attached_queue()
             worker = jobs.worker("g", start="earliest", tries=1)(nothing)
             async with JobConsumerGroup(jobs.queue, worker) as group:
@@ -146,7 +189,9 @@ async def test_a_job_whose_outcome_cannot_be_read_waits_for_its_dead_letter_and_
                 assert [each.tries for each in await letters(jobs)] == [1]
 
 
-async def test_no_more_handlers_run_at_once_than_asked_for(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_no_more_handlers_run_at_once_than_asked_for(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     async def run(limit: int) -> None:
         held = Held()
         handler = held()
@@ -157,7 +202,9 @@ async def test_no_more_handlers_run_at_once_than_asked_for(place: dict[str, Any]
             await handler(job)
 
         async with bus.jobs(fresh()) as jobs, jobs.worker("g", limit=limit)(brief):
-            await asyncio.gather(*(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S) for _ in range(200)))
+            await asyncio.gather(
+                *(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S) for _ in range(200))
+            )
             assert len(set(held.ended)) == 200
             assert held.most <= limit
 
@@ -165,13 +212,22 @@ async def test_no_more_handlers_run_at_once_than_asked_for(place: dict[str, Any]
         await asyncio.gather(*map(run, (1, 4, 16)))
 
 
-async def test_pausing_waits_for_what_is_begun_and_nothing_more_begins(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_pausing_waits_for_what_is_begun_and_nothing_more_begins(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     held = Held()
-    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", limit=1)(held()) as worker:
+    async with (
+        Bus(**place) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("g", limit=1)(held()) as worker,
+    ):
         for _ in range(3):
             await jobs.send(jobs.new())
         await until(lambda: held.begun)
-        with pytest.raises(WorkTimeout, match=r"1 handlers of group 'g' of queue .*: not done within 0.01 s. It stays paused"):
+        with pytest.raises(
+            WorkTimeout,
+            match=r"1 handlers of group 'g' of queue .*: not done within 0.01 s. It stays paused",
+        ):
             await worker.pause(0.01)
         held.go.set()
         await asyncio.wait_for(worker.pause(), UNTIL_S)
@@ -182,7 +238,9 @@ async def test_pausing_waits_for_what_is_begun_and_nothing_more_begins(place: di
         assert len(held.ended) == 3
 
 
-async def test_draining_finishes_what_is_begun_and_ends(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_draining_finishes_what_is_begun_and_ends(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     held = Held()
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         worker = jobs.worker("g", limit=1)(held())
@@ -197,7 +255,9 @@ async def test_draining_finishes_what_is_begun_and_ends(place: dict[str, Any], f
         assert (len(held.ended), await stored(jobs.queue)) == (1, [2])
 
 
-async def test_stopping_gives_back_what_runs_and_its_try_does_not_count(place: dict[str, Any], fresh: Fresh) -> None:
+async def test_stopping_gives_back_what_runs_and_its_try_does_not_count(
+    place: dict[str, Any], fresh: Fresh
+) -> None:
     held = Held()
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         async with jobs.worker("g")(held()) as worker:
@@ -211,7 +271,9 @@ async def test_stopping_gives_back_what_runs_and_its_try_does_not_count(place: d
         assert [job.tries for job in held.begun] == [1, 1]
 
 
-async def test_a_stop_that_was_cancelled_is_finished_by_the_next(redis_url: str, fresh: Fresh) -> None:
+async def test_a_stop_that_was_cancelled_is_finished_by_the_next(
+    redis_url: str, fresh: Fresh
+) -> None:
     cleaning, cleaned = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end(job: Job) -> None:
@@ -249,14 +311,18 @@ async def test_a_handler_may_end_its_own_worker(redis_url: str, fresh: Fresh, ho
         assert (await jobs.queue.groups())[0].idle
 
 
-async def test_a_stop_while_messages_are_set_aside_leaves_as_many_slots_as_there_were(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_a_stop_while_messages_are_set_aside_leaves_as_many_slots_as_there_were(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     held = Held()
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
             await jobs.queue.push({"no": "job"})
             await jobs.send(jobs.new())
             worker = jobs.worker("g", limit=4, start="earliest")(held())
-            gate = proxy.hold(lambda each: each.name == "group_settle" and jobs.queue.keys.messages in each.keys)
+            gate = proxy.hold(
+                lambda each: each.name == "group_settle" and jobs.queue.keys.messages in each.keys
+            )
             running = asyncio.ensure_future(worker.run())
             call = await asyncio.to_thread(gate.wait)
             await until(lambda: held.begun)
@@ -297,7 +363,11 @@ async def test_several_queues_take_turns_under_one_limit(redis_url: str, fresh: 
         for jobs, count in ((long, 100), (short, 5)):
             for _ in range(count):
                 await jobs.send(jobs.new())
-        ours = bus.workers(long.worker("g", start="earliest")(note), short.worker("g", start="earliest")(note), limit=1)
+        ours = bus.workers(
+            long.worker("g", start="earliest")(note),
+            short.worker("g", start="earliest")(note),
+            limit=1,
+        )
         running = asyncio.ensure_future(ours.run())
         await until(lambda: len(order) == 105)
         await ours.drain(UNTIL_S)
@@ -313,7 +383,10 @@ async def test_several_workers_pause_and_go_on_together(redis_url: str, fresh: F
         async with bus.workers(*(jobs.worker("g")(held()) for jobs in some), limit=2) as workers:
             held.go.set()
             await workers.pause()
-            waiting = [asyncio.ensure_future(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)) for jobs in some]
+            waiting = [
+                asyncio.ensure_future(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S))
+                for jobs in some
+            ]
             for jobs in some:
                 await until(lambda jobs=jobs: jobs.queue.pushed)
             assert not held.begun
@@ -325,18 +398,27 @@ async def test_several_workers_pause_and_go_on_together(redis_url: str, fresh: F
             bus.workers(some[0].worker("g")(nothing), limit=0)
 
 
-async def test_jobs_of_a_queue_on_the_second_server_leave_keys_only_there(three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
+async def test_jobs_of_a_queue_on_the_second_server_leave_keys_only_there(
+    three_servers: EmbeddedStandaloneServers, fresh: Fresh
+) -> None:
     async with Bus(",".join(three_servers.urls)) as bus:
         jobs = bus.jobs(fresh(), server=1)
         async with jobs.worker("worldConcat")(concat):
             some = [jobs.new() for _ in range(10)]
             for job in some:
                 job["inbound"] = "Hello"
-            done = await asyncio.gather(*(jobs.send(job, wait=["worldConcat"], timeout_s=UNTIL_S) for job in some))
+            done = await asyncio.gather(
+                *(jobs.send(job, wait=["worldConcat"], timeout_s=UNTIL_S) for job in some)
+            )
             assert all(each["worldConcat"].ok for each in done)
-            assert [(await job.load("outbound"))["outbound"] for job in some] == ["Hello world!"] * 10
+            assert [(await job.load("outbound"))["outbound"] for job in some] == [
+                "Hello world!"
+            ] * 10
         for index, server in enumerate(bus.servers.commands):
-            found = [await server.execute(command("KEYS", f"*{name}*")) for name in (jobs.queue.name, *(job.id for job in some))]
+            found = [
+                await server.execute(command("KEYS", f"*{name}*"))
+                for name in (jobs.queue.name, *(job.id for job in some))
+            ]
             assert all(found) if index == 1 else not any(found)
 
 

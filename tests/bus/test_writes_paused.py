@@ -1,4 +1,6 @@
-"""A Redis that refuses writes for a while: pushes, groups, members, workers and services go on after it, and nothing is lost or doubled."""
+"""A Redis that refuses writes for a while: pushes, groups, members, workers and services go on
+after it, and nothing is lost or doubled.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,17 @@ from tests.support_writes import CAUSES, writes_paused
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-async def test_everything_goes_on_once_writes_are_accepted_again(cause: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_everything_goes_on_once_writes_are_accepted_again(
+    cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
-    seen: dict[str, list[str]] = {"shared": [], "ordered": [], "member": [], "worker": [], "each": []}
+    seen: dict[str, list[str]] = {
+        "shared": [],
+        "ordered": [],
+        "member": [],
+        "worker": [],
+        "each": [],
+    }
 
     async def read_shared(queue: Queue) -> None:
         async with queue.group("shared", shared=True) as group:
@@ -54,13 +64,21 @@ async def test_everything_goes_on_once_writes_are_accepted_again(cause: str, cap
                     await member.ack(batch)
                     seen["member"] += [each.text for each in batch]
 
-            tasks = [bus.spawn(read, "reading") for read in (read_shared(queue), read_ordered(queue), read_topic())]
+            tasks = [
+                bus.spawn(read, "reading")
+                for read in (read_shared(queue), read_ordered(queue), read_topic())
+            ]
             other.each(lambda message: seen["each"].append(message.text))
 
             async def use_all(text: str) -> None:
                 job = jobs.new()
                 job["n"] = text
-                await asyncio.gather(queue.push(text), other.push(text), topic.push(text), jobs.send(job, wait=["g"], timeout_s=UNTIL_S))
+                await asyncio.gather(
+                    queue.push(text),
+                    other.push(text),
+                    topic.push(text),
+                    jobs.send(job, wait=["g"], timeout_s=UNTIL_S),
+                )
                 assert await service.request(text) == text
 
             await use_all("before")
@@ -68,7 +86,9 @@ async def test_everything_goes_on_once_writes_are_accepted_again(cause: str, cap
             with writes_paused(server, cause, count=20):
                 await use_all("during")
             await use_all("after")
-            await until(lambda: all(found == ["before", "during", "after"] for found in seen.values()))
+            await until(
+                lambda: all(found == ["before", "during", "after"] for found in seen.values())
+            )
             for task in tasks:
                 task.cancel()
     said = [record for record in caplog.records if "BUSMQ_WRITES_PAUSED" in record.getMessage()]

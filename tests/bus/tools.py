@@ -13,7 +13,9 @@ from tests.support import PATIENCE_S
 
 UNTIL_S = PATIENCE_S
 LONG_S = 3600
-"""A ttl whose keep-alive does not come by while a test runs: a consumer that sleeps would sleep on."""
+"""A ttl whose keep-alive does not come by while a test runs: a consumer that sleeps would sleep
+on.
+"""
 
 
 async def until(predicate: Callable[[], object], timeout_s: float = UNTIL_S) -> None:
@@ -31,7 +33,9 @@ class NoText(Exception):
 
 
 class LoopClock:
-    """The clock of the running loop: what is due when it is put ahead is done at once, however long a busy machine takes."""
+    """The clock of the running loop: what is due when it is put ahead is done at once, however long
+    a busy machine takes.
+    """
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
@@ -65,7 +69,9 @@ async def forget_lease(queue: Queue) -> None:
 
 
 async def renewed(queue: Queue, *keys: str) -> None:
-    """Returns when each of these keys has been given a longer life than it had left. They must be there all the time."""
+    """Returns when each of these keys has been given a longer life than it had left. They must be
+    there all the time.
+    """
     left = dict.fromkeys(keys, 0)
     async with asyncio.timeout(UNTIL_S):
         while left:

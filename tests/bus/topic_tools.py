@@ -19,7 +19,15 @@ Seen = list[tuple[int, int, str]]
 class Reader:
     """A member of a group on a bus of its own that acks what it gets, until it leaves."""
 
-    def __init__(self, place: dict[str, object], topic: str, group: str = "g", seen: Seen | None = None, *, refused: bool = False) -> None:
+    def __init__(
+        self,
+        place: dict[str, object],
+        topic: str,
+        group: str = "g",
+        seen: Seen | None = None,
+        *,
+        refused: bool = False,
+    ) -> None:
         """``refused``: an ack may come too late, and is no error."""
         self.bus = Bus(**place)  # type: ignore[arg-type]
         self._topic, self._group, self._late = topic, group, (QueueBusy,) if refused else ()
@@ -30,7 +38,9 @@ class Reader:
         await self.bus.__aenter__()
         self.member: Member = self.bus.topic(self._topic).group(self._group)
         for event in Member.events:
-            self.member.on(event, lambda partition, event=event: self.events.append((event, partition)))
+            self.member.on(
+                event, lambda partition, event=event: self.events.append((event, partition))
+            )
         await self.member.__aenter__()
         self._reading = asyncio.ensure_future(self._read())
         return self
@@ -70,17 +80,25 @@ class Producer:
     async def _push(self) -> None:
         while not self._enough:
             with suppress(LinkLost):
-                await self.topic.push_many([f"{key}:{self.pushed}" for key in self._keys], keys=self._keys)
+                await self.topic.push_many(
+                    [f"{key}:{self.pushed}" for key in self._keys], keys=self._keys
+                )
             self.pushed += 1
             await asyncio.sleep(self._pause_s)
 
 
 def spread(readers: list[Reader], partitions: int) -> bool:
-    """Whether the readers own all partitions, in contiguous ranges whose sizes differ by one at most."""
+    """Whether the readers own all partitions, in contiguous ranges whose sizes differ by one at
+    most.
+    """
     mine = [reader.member.partitions for reader in readers]
     sizes = [len(part) for part in mine]
     whole = sorted(partition for part in mine for partition in part) == list(range(partitions))
-    return whole and max(sizes) - min(sizes) <= 1 and all(part == list(range(part[0], part[-1] + 1)) for part in mine if part)
+    return (
+        whole
+        and max(sizes) - min(sizes) <= 1
+        and all(part == list(range(part[0], part[-1] + 1)) for part in mine if part)
+    )
 
 
 async def balanced(readers: list[Reader], partitions: int) -> None:
@@ -91,12 +109,15 @@ async def balanced(readers: list[Reader], partitions: int) -> None:
 async def all_read(topic: Topic, group: str = "g") -> None:
     """Returns when the group has acked everything."""
     async with asyncio.timeout(UNTIL_S):
-        while any(each.behind for each in await topic.groups() if each.name == group):  # noqa: ASYNC110  Redis publishes no ack
+        # Redis publishes no ack
+        while any(each.behind for each in await topic.groups() if each.name == group):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 def in_order(seen: Seen) -> bool:
-    """Whether the first time that each message was seen keeps the order of its partition, and of its key."""
+    """Whether the first time that each message was seen keeps the order of its partition, and of
+    its key.
+    """
     last: dict[object, int] = {}
     met: set[tuple[int, int]] = set()
     for partition, id, text in seen:
@@ -111,4 +132,8 @@ def in_order(seen: Seen) -> bool:
 
 def repeated(seen: Seen) -> list[tuple[int, int]]:
     """Messages that were handled more than once."""
-    return [message for message, times in Counter((partition, id) for partition, id, _ in seen).items() if times > 1]
+    return [
+        message
+        for message, times in Counter((partition, id) for partition, id, _ in seen).items()
+        if times > 1
+    ]

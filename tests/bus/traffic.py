@@ -1,4 +1,6 @@
-"""A producer that counts and a consumer that writes down what it gets, on two buses, while a test breaks something."""
+"""A producer that counts and a consumer that writes down what it gets, on two buses, while a test
+breaks something.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ PACE_S = 0.001
 
 
 class Traffic:
-    """``async with Traffic(bus, bus, name) as traffic`` begins; ``flows`` waits for more to arrive; ``finish`` ends and checks."""
+    """``async with Traffic(bus, bus, name) as traffic`` begins; ``flows`` waits for more to arrive;
+    ``finish`` ends and checks.
+    """
 
-    def __init__(self, producer: Bus, consumer: Bus, name: str, *, reliable: bool, ttl_s: int = 60) -> None:
+    def __init__(
+        self, producer: Bus, consumer: Bus, name: str, *, reliable: bool, ttl_s: int = 60
+    ) -> None:
         self._buses = (producer, consumer)
         self._name, self._reliable, self._ttl_s = name, reliable, ttl_s
         self.sent = 0
@@ -38,7 +44,12 @@ class Traffic:
         await self.flows()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
         return await self._stack.__aexit__(kind, error, trace)
 
     async def flows(self, many: int = 30) -> None:
@@ -47,7 +58,9 @@ class Traffic:
         await until(lambda: len(self.seen) >= wanted)
 
     async def finish(self, since: int = 0) -> None:
-        """Everything that was stored, of numbers above ``since``, has come once and in order, and nothing else."""
+        """Everything that was stored, of numbers above ``since``, has come once and in order, and
+        nothing else.
+        """
         self._done = True
         await self._producing
         wanted = {number for number in self.stored if number > since}

@@ -40,7 +40,11 @@ class Done:
     @property
     def error(self) -> dict[str, Any]:
         """The error object on stderr."""
-        [found] = [json.loads(line)["error"] for line in self.err.splitlines() if "error" in json.loads(line)]
+        [found] = [
+            json.loads(line)["error"]
+            for line in self.err.splitlines()
+            if "error" in json.loads(line)
+        ]
         return dict(found)
 
 
@@ -52,7 +56,9 @@ class Busmq(Protocol):
 
 def environment(url: str | None) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"}
-    found["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    found["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     return found | ({"BUSMQ_REDIS_URL": url} if url else {})
 
 
@@ -68,7 +74,9 @@ def start(redis_url: str) -> Iterator[Start]:
 
         def run(*arguments: str, url: str | None = redis_url) -> subprocess.Popen[bytes]:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            process = subprocess.Popen([*COMMAND, *arguments], env=environment(url), start_new_session=True, **pipes)
+            process = subprocess.Popen(
+                [*COMMAND, *arguments], env=environment(url), start_new_session=True, **pipes
+            )
             stack.enter_context(process)
             stack.callback(process.kill)  # before the exit of Popen, which waits for its end
             return process

@@ -1,4 +1,6 @@
-"""Command lines in processes forked from one that has loaded the commands: each then costs what it does, not half a second of imports."""
+"""Command lines in processes forked from one that has loaded the commands: each then costs what it
+does, not half a second of imports.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,37 @@ from tests.support import PATIENCE_S
 _FORKS = multiprocessing.get_context("forkserver")
 
 
-def run(arguments: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[int, bytes, bytes]:
+def run(
+    arguments: list[str], stdin: bytes, environment: dict[str, str]
+) -> tuple[int, bytes, bytes]:
     """Run ``busmq`` with these arguments to its end: exit code, stdout and stderr."""
     _FORKS.set_forkserver_preload([__name__, "busmq_spark.cli_app"])
     with TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_bytes(stdin)
-        process = _FORKS.Process(target=_command, args=(arguments, streams, environment), daemon=True)
+        process = _FORKS.Process(
+            target=_command, args=(arguments, streams, environment), daemon=True
+        )
         process.start()
         process.join(PATIENCE_S)
         if process.exitcode is None:
             process.kill()
-            raise AssertionError(f"busmq {' '.join(arguments)} has not ended; its stderr: {streams[2].read_text(errors='replace')}")
+            raise AssertionError(
+                f"busmq {' '.join(arguments)} has not ended; its stderr:"
+                f" {streams[2].read_text(errors='replace')}"
+            )
         return process.exitcode, streams[1].read_bytes(), streams[2].read_bytes()
 
 
 def _command(arguments: list[str], streams: list[Path], environment: dict[str, str]) -> None:
-    for number, (stream, flags) in enumerate(zip(streams, (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT), strict=True)):
+    for number, (stream, flags) in enumerate(
+        zip(streams, (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT), strict=True)
+    ):
         opened = os.open(stream, flags)
         os.dup2(opened, number)
         os.close(opened)
-    sys.stdin = open(0, closefd=False)  # multiprocessing has put an empty one in its place  # noqa: SIM115
+    # Multiprocessing has put an empty one in its place
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = arguments

@@ -1,4 +1,6 @@
-"""Bad input of each command: one error with its code on stderr, a defined exit code, no traceback."""
+"""Bad input of each command: one error with its code on stderr, a defined exit code, no
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,36 @@ ABSENT = "/nowhere/at/all"
 BAD: list[tuple[str, ...]] = [
     *(
         (*command, "--redis", url)
-        for command in (("queues",), ("info",), ("push", "q", "x"), ("events", "list"), ("dead", "list", "q"), ("mirror", "status"))
-        for url in ("redis://h/5", "redis://h?db=5", "redis://h\n", " redis://h", "", "http://h", "redis://h,redis://h", "redis://h:0")
+        for command in (
+            ("queues",),
+            ("info",),
+            ("push", "q", "x"),
+            ("events", "list"),
+            ("dead", "list", "q"),
+            ("mirror", "status"),
+        )
+        for url in (
+            "redis://h/5",
+            "redis://h?db=5",
+            "redis://h\n",
+            " redis://h",
+            "",
+            "http://h",
+            "redis://h,redis://h",
+            "redis://h:0",
+        )
     ),
-    *(("info", flag, "") for flag in ("--layout", "--sentinel-master", "--user", "--tls-ca", "--tls-cert", "--tls-key")),
+    *(
+        ("info", flag, "")
+        for flag in (
+            "--layout",
+            "--sentinel-master",
+            "--user",
+            "--tls-ca",
+            "--tls-cert",
+            "--tls-key",
+        )
+    ),
     *(("info", flag, ABSENT) for flag in ("--layout", "--tls-ca", "--tls-cert", "--tls-key")),
     ("info", "--tls-ca", "/tmp"),
     ("info", "--user", " x"),
@@ -116,25 +144,38 @@ def test_bad_input_is_one_error_without_a_traceback(busmq: Busmq, line: tuple[st
 
 
 def test_each_command_is_registered_once() -> None:
-    names = [each.name or each.callback.__name__ for each in app.registered_commands if each.callback]
+    names = [
+        each.name or each.callback.__name__ for each in app.registered_commands if each.callback
+    ]
     groups = [group.name for group in app.registered_groups]
     assert [name for name, times in Counter([*names, *groups]).items() if times > 1] == []
-    assert set(get_command(app).commands) == {*names, *groups}  # type: ignore[attr-defined]  # of a group
+    # Of a group
+    assert set(get_command(app).commands) == {*names, *groups}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_variable_that_ends_with_a_line_break_is_refused(redis_url: str, name: str, end: str) -> None:
+def test_a_variable_that_ends_with_a_line_break_is_refused(
+    redis_url: str, name: str, end: str
+) -> None:
     code, _, err = forked.run(["queues"], b"", {**environment(redis_url), name: f"x{end}"})
     assert code == 2
     assert f"the environment variable {name} ends with a line break" in err.decode()
 
 
 def test_a_misspelt_variable_is_warned_about_and_others_are_not(redis_url: str) -> None:
-    more = {"BUSMQ_REDIS_PASWORD": "x", "BUSMQ_SOAK_FACTOR": "2", "BUSMQ_TESTS_JAVA_ARCHIVE": "x", "BUSMQ_MINE": "1"}
+    more = {
+        "BUSMQ_REDIS_PASWORD": "x",
+        "BUSMQ_SOAK_FACTOR": "2",
+        "BUSMQ_TESTS_JAVA_ARCHIVE": "x",
+        "BUSMQ_MINE": "1",
+    }
     code, _, err = forked.run(["queues"], b"", {**environment(redis_url), **more})
     assert code == 0
-    assert "BUSMQ_REDIS_PASWORD is not one of busmq's; did you mean BUSMQ_REDIS_PASSWORD?" in err.decode()
+    assert (
+        "BUSMQ_REDIS_PASWORD is not one of busmq's; did you mean BUSMQ_REDIS_PASSWORD?"
+        in err.decode()
+    )
     assert not any(name in err.decode() for name in ("SOAK", "JAVA", "MINE"))
 
 
@@ -162,7 +203,9 @@ def count(link: SyncLink, keys: QueueKeys) -> int:
 
 
 @pytest.mark.parametrize("json", [[], ["--json"]])
-def test_unsubscribe_deletes_nothing_unasked(busmq: Busmq, link: SyncLink, kept: QueueKeys, json: list[str]) -> None:
+def test_unsubscribe_deletes_nothing_unasked(
+    busmq: Busmq, link: SyncLink, kept: QueueKeys, json: list[str]
+) -> None:
     done = busmq("unsubscribe", kept.name, "audit", *json)
     assert done.code == 2
     assert "delete 4 messages" in done.err
@@ -172,7 +215,9 @@ def test_unsubscribe_deletes_nothing_unasked(busmq: Busmq, link: SyncLink, kept:
     assert count(link, kept) == 1
 
 
-def test_unsubscribe_does_not_ask_where_nothing_is_deleted(busmq: Busmq, link: SyncLink, fresh: Fresh) -> None:
+def test_unsubscribe_does_not_ask_where_nothing_is_deleted(
+    busmq: Busmq, link: SyncLink, fresh: Fresh
+) -> None:
     keys = QueueKeys(fresh("orders"))
     for name in ("only", "other"):
         busmq("subscribe", keys.name, name)
@@ -183,11 +228,15 @@ def test_unsubscribe_does_not_ask_where_nothing_is_deleted(busmq: Busmq, link: S
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 1), (b"n\n", 130, 5)])
-def test_unsubscribe_asks_a_person(redis_url: str, link: SyncLink, kept: QueueKeys, answer: bytes, code: int, left: int) -> None:
+def test_unsubscribe_asks_a_person(
+    redis_url: str, link: SyncLink, kept: QueueKeys, answer: bytes, code: int, left: int
+) -> None:
     here, there = pty.openpty()
     os.write(here, answer)
     line = [*COMMAND, "unsubscribe", kept.name, "audit"]
-    done = subprocess.run(line, stdin=there, capture_output=True, env=environment(redis_url), check=False, timeout=60)
+    done = subprocess.run(
+        line, stdin=there, capture_output=True, env=environment(redis_url), check=False, timeout=60
+    )
     os.close(here)
     os.close(there)
     assert b"delete 4 messages" in done.stderr

@@ -38,19 +38,40 @@ def departures() -> Any:
     assert spec is not None
     assert spec.submodule_search_locations
     flights = pd.read_csv(Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip")
-    left = pd.to_datetime(flights[["year", "month", "day", "hour", "minute"]]) + pd.to_timedelta(flights["dep_delay"].fillna(0), unit="min")
+    left = pd.to_datetime(flights[["year", "month", "day", "hour", "minute"]]) + pd.to_timedelta(
+        flights["dep_delay"].fillna(0), unit="min"
+    )
     return flights.iloc[left.sort_values(kind="stable").index[:ROWS]]
 
 
 def run(folder: Path, *arguments: str, url: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, "demo", *arguments], cwd=folder, env=environment(url), capture_output=True, text=True, timeout=880, check=False)
+    return subprocess.run(
+        [*COMMAND, "demo", *arguments],
+        cwd=folder,
+        env=environment(url),
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
 
 
 def test_messages_are_the_flights_in_the_order_of_departure() -> None:
     expected = departures()
     messages = [json.loads(message) for message in load_flights(ROWS).messages]
     assert len(messages) == ROWS
-    for field in ("carrier", "flight", "tailnum", "origin", "dest", "hour", "dep_delay", "arr_delay", "air_time", "distance"):
+    for field in (
+        "carrier",
+        "flight",
+        "tailnum",
+        "origin",
+        "dest",
+        "hour",
+        "dep_delay",
+        "arr_delay",
+        "air_time",
+        "distance",
+    ):
         column = expected[field].astype(object).where(expected[field].notna(), None).tolist()
         assert [message[field] for message in messages] == column, field
     assert set(messages[0]) == set(FLIGHT_FIELDS)
@@ -62,7 +83,9 @@ def test_the_numbers_shown_are_those_that_pandas_computes(tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
         link = link_to(server.url)
-        assert link.execute(command("KEYS", "*")) == []  # nothing of the demo is left on a Redis of the user
+        assert (
+            link.execute(command("KEYS", "*")) == []
+        )  # nothing of the demo is left on a Redis of the user
         link.close()
     records = [json.loads(line) for line in done.stdout.splitlines()]
     expected = departures()
@@ -77,8 +100,12 @@ def test_the_numbers_shown_are_those_that_pandas_computes(tmp_path: Path) -> Non
     order = [record["dep_delay"] for record in records if "carrier" in record]
     assert order == sorted(order, reverse=True)
     worst = expected.groupby("hour")["dep_delay"].mean().sort_values(ascending=False).head(5)
-    assert [record["worst_hour"] for record in records if "worst_hour" in record] == list(worst.index)
-    assert {record["stage"]: record["items"] for record in records if "stage" in record}["stream"] == ROWS
+    assert [record["worst_hour"] for record in records if "worst_hour" in record] == list(
+        worst.index
+    )
+    assert {record["stage"]: record["items"] for record in records if "stage" in record}[
+        "stream"
+    ] == ROWS
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
 
@@ -120,7 +147,9 @@ class UnderWay:
 
     def stored(self, queue: str) -> int:
         """Messages in a queue of its own Redis; none as long as there is no such Redis."""
-        found = re.search(r"redis://\S+", self._out.read_text()) if self.has_said("redis://") else None
+        found = (
+            re.search(r"redis://\S+", self._out.read_text()) if self.has_said("redis://") else None
+        )
         if found is None:
             return 0
         link = link_to(found[0])
@@ -130,8 +159,13 @@ class UnderWay:
             link.close()
 
 
-# The command, and a word on stdout from where on Ctrl-C is ours to handle: before it, Python itself starts.
-BEGUN = [sys.executable, "-c", "from busmq_spark.__main__ import main; print('begun', flush=True); main()"]
+# The command, and a word on stdout from where on Ctrl-C is ours to handle: before it, Python itself
+# starts.
+BEGUN = [
+    sys.executable,
+    "-c",
+    "from busmq_spark.__main__ import main; print('begun', flush=True); main()",
+]
 
 
 MOMENTS: dict[str, Callable[[UnderWay], object]] = {
@@ -161,7 +195,14 @@ def interrupted(tmp_path: Path, *arguments: str, notes: str = "") -> Iterator[Un
     with (
         (tmp_path / "out").open("wb") as out,
         (tmp_path / "err").open("wb") as err,
-        subprocess.Popen([*BEGUN, *arguments], cwd=home, env=variables, stdout=out, stderr=err, start_new_session=True) as demo,
+        subprocess.Popen(
+            [*BEGUN, *arguments],
+            cwd=home,
+            env=variables,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        ) as demo,
     ):
         under_way = UnderWay(demo.pid, tmp_path / "out")
         yield under_way
@@ -169,7 +210,10 @@ def interrupted(tmp_path: Path, *arguments: str, notes: str = "") -> Iterator[Un
         os.killpg(demo.pid, signal.SIGINT)
         assert demo.wait(PATIENCE_S) == 130
     assert re.fullmatch(notes, (tmp_path / "err").read_text())
-    wait_until(lambda: not [child for child in under_way.started.values() if alive(child)], what="every process has ended")
+    wait_until(
+        lambda: not [child for child in under_way.started.values() if alive(child)],
+        what="every process has ended",
+    )
     assert list(temporary.iterdir()) == []
     assert list(home.iterdir()) == []
 
@@ -193,7 +237,7 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 {lines[0]}
 {lines[1]}
 {lines[2].replace(".start().awaitTermination()", ".trigger(availableNow=True).start().awaitTermination()")}
-"""
+"""  # noqa: E501
         shown = subprocess.run(
             [sys.executable, "-c", shell],
             cwd=tmp_path,
@@ -227,5 +271,8 @@ def test_a_password_is_not_part_of_the_lines_to_type() -> None:
 def test_options_of_another_scene_are_refused(tmp_path: Path, words: list[str]) -> None:
     done = run(tmp_path, *words, "--json", url="redis://127.0.0.1:1")
     assert done.returncode == 2
-    assert f"busmq demo {words[0]} does not take {words[1]}, " in json.loads(done.stderr)["error"]["message"]
+    assert (
+        f"busmq demo {words[0]} does not take {words[1]}, "
+        in json.loads(done.stderr)["error"]["message"]
+    )
     assert list(tmp_path.iterdir()) == []

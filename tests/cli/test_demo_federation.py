@@ -15,12 +15,28 @@ from tests.support import PATIENCE_S, wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_one_of_two_data_centres_goes_away_and_comes_back_and_every_order_is_there_once_in_order(tmp_path: Path) -> None:
+def test_one_of_two_data_centres_goes_away_and_comes_back_and_every_order_is_there_once_in_order(
+    tmp_path: Path,
+) -> None:
     run = [*COMMAND, "demo", "federation", "--json"]
-    done = subprocess.run(run, cwd=tmp_path, env=environment(None), capture_output=True, text=True, timeout=880, check=False)
+    done = subprocess.run(
+        run,
+        cwd=tmp_path,
+        env=environment(None),
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [record["stage"] for record in records if "stage" in record] == ["centres", "both", "eu away", "eu back", "total"]
+    assert [record["stage"] for record in records if "stage" in record] == [
+        "centres",
+        "both",
+        "eu away",
+        "eu back",
+        "total",
+    ]
     [away] = [record for record in records if record.get("stage") == "eu away"]
     assert away["rows"]["us"] > 0
     centres = {record["centre"]: record for record in records if "centre" in record}

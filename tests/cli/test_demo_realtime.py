@@ -15,7 +15,13 @@ from tests.jvm import module
 from tests.peers.node import need
 from tests.support import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.jvm,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 WAYS = ["without Spark", "real-time mode", "ordinary trigger"]
 
 
@@ -25,9 +31,19 @@ def jar() -> None:
     module.built()
 
 
-def test_every_order_arrives_once_in_order_and_a_plot_shows_how_long_they_took(tmp_path: Path) -> None:
+def test_every_order_arrives_once_in_order_and_a_plot_shows_how_long_they_took(
+    tmp_path: Path,
+) -> None:
     run = [*COMMAND, "demo", "realtime", "--seconds", "1", "--json", "--output", "plot.png"]
-    done = subprocess.run(run, cwd=tmp_path, env=environment(None), capture_output=True, text=True, timeout=880, check=False)
+    done = subprocess.run(
+        run,
+        cwd=tmp_path,
+        env=environment(None),
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     [note] = [json.loads(line)["note"] for line in done.stderr.splitlines()]
     assert "allowlistCheck" in note  # what is switched off is said
@@ -45,8 +61,16 @@ def test_every_order_arrives_once_in_order_and_a_plot_shows_how_long_they_took(t
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     with interrupted(tmp_path, "demo", "realtime", notes="(.*allowlistCheck.*\\n)?") as demo:
         # What becomes of Spark is the matter of test_demo.py.
-        wait_until(lambda: clients(demo.pid) == 2 and demo.has_said("redis"), 2 * PATIENCE_S, what="both clients are at work")
+        wait_until(
+            lambda: clients(demo.pid) == 2 and demo.has_said("redis"),
+            2 * PATIENCE_S,
+            what="both clients are at work",
+        )
 
 
 def clients(pid: int) -> int:
-    return sum("latency_clients" in " ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True) if alive(child))
+    return sum(
+        "latency_clients" in " ".join(child.cmdline())
+        for child in psutil.Process(pid).children(recursive=True)
+        if alive(child)
+    )

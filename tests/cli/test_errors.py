@@ -19,7 +19,20 @@ from tests.conftest import Fresh
 from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.redis
-COMMANDS = ["demo", "embedded", "push", "tail", "peek", "queues", "info", "lag", "retain", "serve", "token", "jar"]
+COMMANDS = [
+    "demo",
+    "embedded",
+    "push",
+    "tail",
+    "peek",
+    "queues",
+    "info",
+    "lag",
+    "retain",
+    "serve",
+    "token",
+    "jar",
+]
 
 
 def closed_port() -> int:
@@ -81,7 +94,9 @@ def test_no_redis_named_is_exit_code_2_with_a_way_on(busmq: Busmq) -> None:
     assert "busmq embedded" in done.err
 
 
-@pytest.mark.parametrize("url", ["localhost", "http://localhost", "redis://:hunter2@host:port", "redis://user:hunter2@"])
+@pytest.mark.parametrize(
+    "url", ["localhost", "http://localhost", "redis://:hunter2@host:port", "redis://user:hunter2@"]
+)
 def test_a_bad_url_is_exit_code_2_and_shows_no_password(busmq: Busmq, url: str) -> None:
     for done in (busmq("queues", "--redis", url), busmq("queues", "--json", url=url)):
         assert done.code == 2
@@ -97,7 +112,10 @@ def test_an_absent_server_is_exit_code_1_soon(busmq: Busmq) -> None:
 
 def test_a_wrong_password_is_exit_code_1_and_not_shown(busmq: Busmq) -> None:
     with EmbeddedRedis(password="right-one") as server:
-        for wrong in (server.url.replace("right-one", "hunter2"), f"redis://127.0.0.1:{server.port}"):
+        for wrong in (
+            server.url.replace("right-one", "hunter2"),
+            f"redis://127.0.0.1:{server.port}",
+        ):
             done = busmq("push", "q", "x", "--json", url=wrong)
             assert (done.code, done.error["code"]) == (1, "BUSMQ_UNAUTHORIZED")
             assert "hunter2" not in done.err
@@ -115,7 +133,9 @@ def test_an_unknown_queue_is_exit_code_1(busmq: Busmq, fresh: Fresh, command: st
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_command_without_a_stack_trace(busmq: Busmq, start: Start, fresh: Fresh, number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_a_command_without_a_stack_trace(
+    busmq: Busmq, start: Start, fresh: Fresh, number: signal.Signals, code: int
+) -> None:
     queue = fresh()
     busmq("push", queue, "x")
     tail = start("tail", queue, "--json")
@@ -125,12 +145,23 @@ def test_a_signal_ends_a_command_without_a_stack_trace(busmq: Busmq, start: Star
     assert (tail.returncode, out, err) == (code, b"", b"")
 
 
-@pytest.mark.parametrize(("line", "code"), [("--version >&-", 0), ("queues 2>&-", 2), ("push q --redis redis://127.0.0.1 <&-", 2)])
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("--version >&-", 0), ("queues 2>&-", 2), ("push q --redis redis://127.0.0.1 <&-", 2)],
+)
 def test_a_closed_stream_is_no_reason_to_crash(line: str, code: int) -> None:
-    done = subprocess.run(["sh", "-c", f"exec {sys.executable} -m busmq_spark {line}"], env=environment(None), capture_output=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m busmq_spark {line}"],
+        env=environment(None),
+        capture_output=True,
+        check=False,
+    )
     assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
 
 
 def test_errors_of_the_command_line_pickle_like_all_others() -> None:
-    for error in (CliQueueMissing(queue="a b", servers="x"), CliMessageMissing(queue="q", wanted="id 1", found="none")):
+    for error in (
+        CliQueueMissing(queue="a b", servers="x"),
+        CliMessageMissing(queue="q", wanted="id 1", found="none"),
+    ):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)

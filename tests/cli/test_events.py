@@ -16,11 +16,20 @@ from tests.stored import read_at
 pytestmark = pytest.mark.redis
 
 
-def test_an_event_goes_where_it_is_subscribed_to(busmq: Busmq, link: SyncLink, fresh: Fresh) -> None:
+def test_an_event_goes_where_it_is_subscribed_to(
+    busmq: Busmq, link: SyncLink, fresh: Fresh
+) -> None:
     word, queue = fresh("k"), fresh("emails")
-    assert "2 patterns of them new" in busmq("events", "subscribe", f"{word}.*", f"{word}.a.#", "--into", queue).text
-    assert busmq("events", "subscribe", f"{word}.*", "--into", queue, "--json").records == [{"queue": queue, "patterns": [f"{word}.*"], "new": 0}]
-    [receipt] = busmq("publish", f"{word}.a", '{"user": 7}', "--require", "1", "--subject", "7", "--json").records
+    assert (
+        "2 patterns of them new"
+        in busmq("events", "subscribe", f"{word}.*", f"{word}.a.#", "--into", queue).text
+    )
+    assert busmq("events", "subscribe", f"{word}.*", "--into", queue, "--json").records == [
+        {"queue": queue, "patterns": [f"{word}.*"], "new": 0}
+    ]
+    [receipt] = busmq(
+        "publish", f"{word}.a", '{"user": 7}', "--require", "1", "--subject", "7", "--json"
+    ).records
     assert receipt["destinations"] == [queue]
     assert queue in busmq("publish", f"{word}.b", "not JSON", "--id", "mine", "--type", "t").text
     events = [Event.decode(message.value) for message in link.run(read_at(QueueKeys(queue), 0, 9))]
@@ -31,7 +40,10 @@ def test_an_event_goes_where_it_is_subscribed_to(busmq: Busmq, link: SyncLink, f
     found = busmq("events", "list", "--key", f"{word}.b", "--json").records
     assert found == [{"pattern": f"{word}.*", "queue": queue}]
     assert queue in busmq("events", "list").text
-    assert "1 subscription of queue" in busmq("events", "unsubscribe", f"{word}.*", "--into", queue).text
+    assert (
+        "1 subscription of queue"
+        in busmq("events", "unsubscribe", f"{word}.*", "--into", queue).text
+    )
     assert busmq("events", "forget", queue, "--json").records == [{"queue": queue, "ended": 1}]
     nobody = busmq("publish", f"{word}.a")
     assert (nobody.code, f"busmq events subscribe {word}.a --into QUEUE" in nobody.err) == (0, True)
@@ -60,7 +72,9 @@ def test_a_command_goes_to_its_queue(busmq: Busmq, link: SyncLink, fresh: Fresh)
         (["publish", "a", "--id", ""], 1, "BUSMQ_MESSAGE_REFUSED"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_that_says_so(busmq: Busmq, words: list[str], code: int, error: str) -> None:
+def test_what_makes_no_sense_is_one_line_that_says_so(
+    busmq: Busmq, words: list[str], code: int, error: str
+) -> None:
     done = busmq(*words, "--json")
     assert (done.code, done.error["code"], done.out) == (code, error, b"")
     assert "Traceback" not in done.err

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.redis
 
 @pytest.fixture
 def hint(fresh: Fresh, link: SyncLink) -> str:
-    """Three queues: one with messages of two hours ago and two readers, one of an hour ago and none, one that is read to its end."""
+    """Three queues: one with messages of two hours ago and two readers, one of an hour ago and
+    none, one that is read to its end.
+    """
     name = fresh("lag")
 
     def redis(*words: str | int) -> Any:
@@ -39,7 +41,17 @@ def hint(fresh: Fresh, link: SyncLink) -> str:
 
 def test_the_worst_reader_comes_first(busmq: Busmq, hint: str) -> None:
     found = busmq("lag", f"{hint}-*", "--json").records
-    assert [(each["queue"][-1], each["reader"], each["kind"], each["behind"], each["behind_s"] // 3600, each["read"]) for each in found] == [
+    assert [
+        (
+            each["queue"][-1],
+            each["reader"],
+            each["kind"],
+            each["behind"],
+            each["behind_s"] // 3600,
+            each["read"],
+        )
+        for each in found
+    ] == [
         ("a", "slow", "ordered", 3, 2, False),
         ("a", "quick", "ordered", 1, 2, False),
         ("b", None, "consumer", 9, 1, False),
@@ -64,12 +76,17 @@ def test_queues_may_be_named(busmq: Busmq, hint: str) -> None:
     assert busmq("lag", url=None).code == 2
 
 
-def test_a_damaged_queue_is_named_and_hides_no_other(busmq: Busmq, hint: str, link: SyncLink) -> None:
+def test_a_damaged_queue_is_named_and_hides_no_other(
+    busmq: Busmq, hint: str, link: SyncLink
+) -> None:
     link.execute(command("HSET", QueueKeys(f"{hint}-a").acks, "slow", "x"))
     done = busmq("lag", f"{hint}-*")
     assert done.code == 0
     assert f"warning: [BUSMQ_QUEUE_DAMAGED] queue '{hint}-a'" in done.err
-    assert [line.split()[0] for line in done.text.splitlines() if hint in line] == [f"{hint}-b", f"{hint}-c"]
+    assert [line.split()[0] for line in done.text.splitlines() if hint in line] == [
+        f"{hint}-b",
+        f"{hint}-c",
+    ]
 
 
 def test_it_counts_over_several_servers(busmq: Busmq, fresh: Fresh, three_servers: Any) -> None:

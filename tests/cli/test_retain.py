@@ -22,8 +22,10 @@ def acked(link: SyncLink, keys: QueueKeys, last: int) -> None:
 def test_what_is_kept_is_set_shown_and_ended(busmq: Busmq, link: SyncLink, fresh: Fresh) -> None:
     queue = fresh("kept")
     keys = QueueKeys(queue)
-    assert busmq("retain", queue, "--age", "7d", "--bytes", "10g").text == (
-        f"Queue {queue} keeps what is younger than 7 d and the newest 10.0 GB: 0 acknowledged messages; 0 messages to read.\n"
+    assert (
+        busmq("retain", queue, "--age", "7d", "--bytes", "10g").text
+        == f"Queue {queue} keeps what is younger than 7 d and the newest 10.0 GB: 0 acknowledged"
+        " messages; 0 messages to read.\n"
     )
     assert "keeps nothing" in busmq("retain", queue, "--off").text
     busmq("push", queue, "a", "b", "c")
@@ -34,9 +36,21 @@ def test_what_is_kept_is_set_shown_and_ended(busmq: Busmq, link: SyncLink, fresh
     link.execute(command("HSET", keys.metadata, "lets", "0:0"))  # a second later
     acked(link, keys, 2)
     assert busmq("retain", queue, "--json").records == [
-        {"queue": queue, "retained": True, "age_s": None, "messages": 3, "bytes": None, "kept": 1, "waiting": 2, "oldest_id": 2}
+        {
+            "queue": queue,
+            "retained": True,
+            "age_s": None,
+            "messages": 3,
+            "bytes": None,
+            "kept": 1,
+            "waiting": 2,
+            "oldest_id": 2,
+        }
     ]
-    assert "the newest 3 messages: 1 acknowledged message from id 2 on; 2 messages to read" in busmq("retain", queue).text
+    assert (
+        "the newest 3 messages: 1 acknowledged message from id 2 on; 2 messages to read"
+        in busmq("retain", queue).text
+    )
     [found] = busmq("queues", queue, "--json").records
     assert (found["messages"], found["kept"], found["oldest_id"]) == (2, 1, 2)
     assert "2 (+1 kept)" in busmq("queues", queue).text
@@ -46,7 +60,9 @@ def test_what_is_kept_is_set_shown_and_ended(busmq: Busmq, link: SyncLink, fresh
     assert [each["id"] for each in busmq("peek", queue, "--json").records] == [3, 4]
 
 
-def test_a_queue_with_a_short_ttl_is_warned_about(busmq: Busmq, link: SyncLink, fresh: Fresh) -> None:
+def test_a_queue_with_a_short_ttl_is_warned_about(
+    busmq: Busmq, link: SyncLink, fresh: Fresh
+) -> None:
     queue = fresh("kept")
     link.execute(command("HSET", QueueKeys(queue).metadata, "ttl", "30"))
     assert "lives for 30 s only" in busmq("retain", queue, "--age", "1h").err
@@ -54,9 +70,15 @@ def test_a_queue_with_a_short_ttl_is_warned_about(busmq: Busmq, link: SyncLink, 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(("--age", "soon"), "age is 'soon'"), (("--messages", "0"), "messages is 0"), (("--age", "1h", "--off"), "give one of the two")],
+    [
+        (("--age", "soon"), "age is 'soon'"),
+        (("--messages", "0"), "messages is 0"),
+        (("--age", "1h", "--off"), "give one of the two"),
+    ],
 )
-def test_what_makes_no_sense_is_refused(busmq: Busmq, fresh: Fresh, options: tuple[str, ...], says: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    busmq: Busmq, fresh: Fresh, options: tuple[str, ...], says: str
+) -> None:
     done = busmq("retain", fresh("kept"), *options)
     assert (done.code, says in done.err) == (2, True)
 

@@ -41,7 +41,16 @@ def serving(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], int]:
 
 def test_it_serves_the_bus_and_ends_at_a_signal(start: Start, fresh: Fresh, secrets: Path) -> None:
     for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
-        process = start("serve", "--listen", "127.0.0.1:0", "--path", "/the/bus", "--secrets", str(secrets), "--json")
+        process = start(
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--path",
+            "/the/bus",
+            "--secrets",
+            str(secrets),
+            "--json",
+        )
         found, port = serving(process)
         assert found["url"] == f"ws://127.0.0.1:{port}/the/bus"
         assert (found["secrets"], found["protocols"], found["pages"]) == (
@@ -50,7 +59,9 @@ def test_it_serves_the_bus_and_ends_at_a_signal(start: Start, fresh: Fresh, secr
             ["/healthz", "/livez", "/readyz", "/metrics"],
         )
 
-        async def talk(port: int, number: signal.Signals, process: subprocess.Popen[bytes] = process) -> bytes:
+        async def talk(
+            port: int, number: signal.Signals, process: subprocess.Popen[bytes] = process
+        ) -> bytes:
             raw = await Raw.open(port, f"/the/bus?secret={SECRET}")
             queue = await Object(raw).create("queue", ["exists", "attach", "push"], fresh())
             assert await queue.call("exists") == [None, False]
@@ -145,7 +156,9 @@ def test_with_a_certificate_it_speaks_tls_only(start: Start, secrets: Path, tmp_
         import ssl
 
         trusting = ssl.create_default_context(cafile=str(authority.file))
-        raw = await Raw.open(port, f"/bus?secret={SECRET}", ssl=trusting, server_hostname="localhost")
+        raw = await Raw.open(
+            port, f"/bus?secret={SECRET}", ssl=trusting, server_hostname="localhost"
+        )
         await raw.close()
         with pytest.raises(ssl.SSLCertVerificationError):
             await Raw.dial(port, ssl=ssl.create_default_context(), server_hostname="localhost")
@@ -159,11 +172,21 @@ def test_with_a_certificate_it_speaks_tls_only(start: Start, secrets: Path, tmp_
 
 def test_a_token_lets_in_as_far_as_it_was_narrowed(busmq: Busmq, secrets: Path) -> None:
     ring = Keyring.load(secrets)
-    made = busmq("token", "reports", "--secrets", str(secrets), "--expires", "15m", "--read", "orders-*").text.strip()
+    made = busmq(
+        "token", "reports", "--secrets", str(secrets), "--expires", "15m", "--read", "orders-*"
+    ).text.strip()
     found = ring.identify_token(made)
     assert found is not None
-    assert [found.may(verb, "queue", "orders-1") for verb in ("read", "write", "admin")] == [True, False, False]
-    denying = ring.identify_token(busmq("token", "reports", "--secrets", str(secrets), "--deny", "orders-*", "--json").records[0]["token"])
+    assert [found.may(verb, "queue", "orders-1") for verb in ("read", "write", "admin")] == [
+        True,
+        False,
+        False,
+    ]
+    denying = ring.identify_token(
+        busmq(
+            "token", "reports", "--secrets", str(secrets), "--deny", "orders-*", "--json"
+        ).records[0]["token"]
+    )
     assert denying is not None
     assert [denying.may("write", "queue", name) for name in ("orders-1", "other")] == [False, True]
     for wrong in (["nobody"], ["reports", "--expires", "soon"], ["reports", "--read", "queues:x"]):
@@ -172,15 +195,22 @@ def test_a_token_lets_in_as_far_as_it_was_narrowed(busmq: Busmq, secrets: Path) 
 
 
 def test_where_to_listen() -> None:
-    assert [parse_listen_address(text) for text in ("127.0.0.1:80", "localhost", "[::1]:0", "[::]", "example.com:443")] == [
+    assert [
+        parse_listen_address(text)
+        for text in ("127.0.0.1:80", "localhost", "[::1]:0", "[::]", "example.com:443")
+    ] == [
         ("127.0.0.1", 80),
         ("localhost", 7130),
         ("::1", 0),
         ("::", 7130),
         ("example.com", 443),
     ]
-    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
-    assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example.com", "")] == [False] * 5
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [
+        True
+    ] * 4
+    assert [
+        is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example.com", "")
+    ] == [False] * 5
     for text in ("", ":80", "::1:80", "a b:1", "host:port", "host:99999"):
         with pytest.raises(ConfigError):
             parse_listen_address(text)
@@ -190,6 +220,13 @@ def test_limits_by_name() -> None:
     limits = limits_with(["connections=5", "send_s=0.5"])
     assert (limits.connections, limits.send_s) == (5, 0.5)
     assert type(limits.connections) is int
-    for text in ("conections=5", "connections=0", "connections=1.5", "connections", "send_s=x", "=5"):
+    for text in (
+        "conections=5",
+        "connections=0",
+        "connections=1.5",
+        "connections",
+        "send_s=x",
+        "=5",
+    ):
         with pytest.raises(ConfigError):
             limits_with([text])

@@ -18,7 +18,12 @@ from tests.tls import Authority
 
 
 def secrets(path: Path, **tables: str) -> None:
-    path.write_text("".join(f'[{name}]\nsecret = "{secret}"\nread = ["*"]\nwrite = ["*"]\n' for name, secret in tables.items()))
+    path.write_text(
+        "".join(
+            f'[{name}]\nsecret = "{secret}"\nread = ["*"]\nwrite = ["*"]\n'
+            for name, secret in tables.items()
+        )
+    )
     path.chmod(0o600)
 
 
@@ -31,18 +36,41 @@ async def status(port: int, secret: str, tls: ssl.SSLContext | None = None) -> i
 
 
 @pytest.mark.redis
-def test_sighup_reloads_secrets_and_certificates_and_cuts_off_who_has_none_any_more(start: Start, tmp_path: Path) -> None:
-    path, old, new = tmp_path / "secrets.toml", Authority.in_(tmp_path / "old"), Authority.in_(tmp_path / "new")
+def test_sighup_reloads_secrets_and_certificates_and_cuts_off_who_has_none_any_more(
+    start: Start, tmp_path: Path
+) -> None:
+    path, old, new = (
+        tmp_path / "secrets.toml",
+        Authority.in_(tmp_path / "old"),
+        Authority.in_(tmp_path / "new"),
+    )
     secrets(path, stays="secret-that-stays-the-same", goes="secret-that-goes-away")
     certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
     put(old, certificate, key)
-    process = start("serve", "--listen", "127.0.0.1:0", "--secrets", str(path), "--tls-cert", str(certificate), "--tls-key", str(key), "--json")
+    process = start(
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--secrets",
+        str(path),
+        "--tls-cert",
+        str(certificate),
+        "--tls-key",
+        str(key),
+        "--json",
+    )
     port = int(json.loads(line_of(process))["url"].rpartition(":")[2].partition("/")[0])
 
     async def run() -> None:
         trusting = {each: ssl.create_default_context(cafile=each.file) for each in (old, new)}
         opened = [
-            await Raw.open(port, "/bus", f"Authorization: Bearer {secret}", ssl=trusting[old], server_hostname="localhost")
+            await Raw.open(
+                port,
+                "/bus",
+                f"Authorization: Bearer {secret}",
+                ssl=trusting[old],
+                server_hostname="localhost",
+            )
             for secret in ("secret-that-stays-the-same", "secret-that-goes-away")
         ]
         path.write_text("nonsense")
@@ -55,7 +83,10 @@ def test_sighup_reloads_secrets_and_certificates_and_cuts_off_who_has_none_any_m
         await asyncio.to_thread(said, process, "read anew")
         async with asyncio.timeout(PATIENCE_S):
             await opened[1].drained()
-        found = [await status(port, each, trusting[new]) for each in ("secret-that-goes-away", "another-secret-than-before")]
+        found = [
+            await status(port, each, trusting[new])
+            for each in ("secret-that-goes-away", "another-secret-than-before")
+        ]
         assert found == [401, 101]
         opened[0].send(frame(b"ping", 9))
         assert (await opened[0].message())[1] == b"ping"
@@ -81,11 +112,20 @@ def said(process: subprocess.Popen[bytes], words: str) -> None:
 
 
 @pytest.mark.redis
-def test_with_an_authority_of_clients_only_those_with_its_certificate_get_as_far_as_the_secret(start: Start, tmp_path: Path) -> None:
+def test_with_an_authority_of_clients_only_those_with_its_certificate_get_as_far_as_the_secret(
+    start: Start, tmp_path: Path
+) -> None:
     path, authority = tmp_path / "secrets.toml", Authority.in_(tmp_path)
     certificate, key = authority.issue("localhost")
     secrets(path, all="secret-that-stays-the-same")
-    files = ("--tls-cert", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(authority.file))
+    files = (
+        "--tls-cert",
+        str(certificate),
+        "--tls-key",
+        str(key),
+        "--tls-client-ca",
+        str(authority.file),
+    )
     process = start("serve", "--listen", "127.0.0.1:0", "--secrets", str(path), *files, "--json")
     port = int(json.loads(line_of(process))["url"].rpartition(":")[2].partition("/")[0])
 

@@ -22,7 +22,9 @@ from tests.support import PATIENCE_S, gone
 pytestmark = pytest.mark.redis
 
 
-def test_queues_shows_everything_there_is_to_know(busmq: Busmq, fresh_keys: FreshKeys, link: SyncLink) -> None:
+def test_queues_shows_everything_there_is_to_know(
+    busmq: Busmq, fresh_keys: FreshKeys, link: SyncLink
+) -> None:
     keys = fresh_keys()
     link.run(attach(keys, "life", ttl_s=90))
     link.run(push_many(keys, [b"1", b"2", b"3"]))
@@ -65,7 +67,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_queue_is_named_and_hides_no_other(busmq: Busmq, fresh: Fresh, damage: str, link: SyncLink) -> None:
+def test_a_damaged_queue_is_named_and_hides_no_other(
+    busmq: Busmq, fresh: Fresh, damage: str, link: SyncLink
+) -> None:
     hint = fresh("damage")
     for n in range(5):
         link.run(attach(QueueKeys(f"{hint}-{n}"), "life", ttl_s=90))
@@ -82,25 +86,38 @@ def test_a_damaged_queue_is_named_and_hides_no_other(busmq: Busmq, fresh: Fresh,
     assert busmq("info", f"{hint}-3", "--json").error["code"] in text.err
 
 
-def test_names_that_are_no_text_are_shown(busmq: Busmq, fresh_keys: FreshKeys, link: SyncLink) -> None:
+def test_names_that_are_no_text_are_shown(
+    busmq: Busmq, fresh_keys: FreshKeys, link: SyncLink
+) -> None:
     keys = fresh_keys()
     link.run(attach(keys, "life", ttl_s=90))
-    link.execute([command("HSET", keys.metadata, "born", b"\xff\xfe"), command("HSET", keys.acks, b"\xffs", 1)])
+    link.execute(
+        [
+            command("HSET", keys.metadata, "born", b"\xff\xfe"),
+            command("HSET", keys.acks, b"\xffs", 1),
+        ]
+    )
     link.run(attach(keys, "life", ttl_s=90))
     [record] = busmq("queues", keys.name, "--json").records
     assert (record["incarnation"], record["subscriptions"]) == ("\ufffd\ufffd", {"\ufffds": 1})
 
 
-def test_a_long_name_folds_no_line_of_a_table_in_a_pipe(busmq: Busmq, fresh: Fresh, link: SyncLink) -> None:
+def test_a_long_name_folds_no_line_of_a_table_in_a_pipe(
+    busmq: Busmq, fresh: Fresh, link: SyncLink
+) -> None:
     hint = fresh("long")
     names = [f"{hint}-short", f"{hint}-{'n' * 30_000}"]
     for name in names:
         link.run(attach(QueueKeys(name), "life", ttl_s=90))
-    lines = [line.split() for line in busmq("queues", f"{hint}-*").text.splitlines() if hint in line]
+    lines = [
+        line.split() for line in busmq("queues", f"{hint}-*").text.splitlines() if hint in line
+    ]
     assert sorted(line[0] for line in lines) == sorted(names)
 
 
-def test_queues_of_several_servers_stand_in_one_list(busmq: Busmq, fresh: Fresh, three_servers: object, fresh_keys: FreshKeys) -> None:
+def test_queues_of_several_servers_stand_in_one_list(
+    busmq: Busmq, fresh: Fresh, three_servers: object, fresh_keys: FreshKeys
+) -> None:
     url = ",".join(three_servers.urls)  # type: ignore[attr-defined]  # EmbeddedStandaloneServers
     hint = fresh("several")
     names = sorted(fresh(hint) for _ in range(6))
@@ -127,7 +144,9 @@ def test_info_of_a_server_names_what_endangers_messages(busmq: Busmq) -> None:
         assert "warning" not in text.text
 
 
-def test_embedded_serves_until_a_signal_stops_it(busmq: Busmq, start: Start, tmp_path: Path) -> None:
+def test_embedded_serves_until_a_signal_stops_it(
+    busmq: Busmq, start: Start, tmp_path: Path
+) -> None:
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
         process = start("embedded", "--json", "--dir", str(tmp_path / "bus"), "--aof", url=None)
         server = json.loads(line_of(process))

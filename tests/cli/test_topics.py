@@ -19,7 +19,9 @@ pytestmark = pytest.mark.redis
 def test_a_topic_is_made_shown_pushed_to_and_grows(busmq: Busmq, fresh: Fresh) -> None:
     name = fresh("t")
     made = busmq("topics", name, "--partitions", "4", "--json")
-    assert [(each["partition"], each["queue"], each["messages"]) for each in made.records] == [(i, f"{name}/{i}", 0) for i in range(4)]
+    assert [(each["partition"], each["queue"], each["messages"]) for each in made.records] == [
+        (i, f"{name}/{i}", 0) for i in range(4)
+    ]
     for key in ("a", "b", "c", "a"):
         pushed = busmq("push", name, "--key", key, f"of {key}", "--json").records[0]
         assert pushed["queue"] == f"{name}/{partition_of(key, 4)}"
@@ -32,7 +34,9 @@ def test_a_topic_is_made_shown_pushed_to_and_grows(busmq: Busmq, fresh: Fresh) -
     assert name in busmq("topics").text
 
 
-async def test_groups_are_shown_with_what_is_left_and_who_reads(busmq: Busmq, redis_url: str, fresh: Fresh) -> None:
+async def test_groups_are_shown_with_what_is_left_and_who_reads(
+    busmq: Busmq, redis_url: str, fresh: Fresh
+) -> None:
     name = fresh("t")
     async with Bus(redis_url) as bus, bus.topic(name, 3) as topic:
         await topic.push_many("abcdef", keys="123456")
@@ -40,8 +44,16 @@ async def test_groups_are_shown_with_what_is_left_and_who_reads(busmq: Busmq, re
             await until(lambda: len(member.partitions) == 2)
             async with topic.group("agg") as third:
                 await until(lambda: third.partitions == [2])
-                [group] = [each for each in busmq("topics", name, "--json").records if "group" in each]
-                assert (group["group"], group["behind"], group["read"], group["partitions"], group["members"]) == ("agg", 6, 3, 3, 3)
+                [group] = [
+                    each for each in busmq("topics", name, "--json").records if "group" in each
+                ]
+                assert (
+                    group["group"],
+                    group["behind"],
+                    group["read"],
+                    group["partitions"],
+                    group["members"],
+                ) == ("agg", 6, 3, 3, 3)
                 assert group["behind_s"] is not None
                 assert "3 of 3 partitions" in busmq("topics", name).text
         [listed] = [each for each in busmq("topics", "--json").records if each["topic"] == name]
@@ -55,10 +67,14 @@ def test_over_several_servers_partitions_are_where_the_bus_would_have_them(
     found = busmq("topics", name, "--partitions", "4", "--json", url=url).records
     assert [three_servers.urls.index(each["server"]) for each in found] == [0, 1, 2, 0]
     assert busmq("push", name, "--key", "k", "v", url=url).code == 0
-    assert [each["messages"] for each in busmq("topics", name, "--json", url=url).records] == [int(i == partition_of("k", 4)) for i in range(4)]
+    assert [each["messages"] for each in busmq("topics", name, "--json", url=url).records] == [
+        int(i == partition_of("k", 4)) for i in range(4)
+    ]
 
 
-def test_a_topic_that_is_damaged_is_named_and_the_others_are_listed(busmq: Busmq, fresh: Fresh, link: SyncLink) -> None:
+def test_a_topic_that_is_damaged_is_named_and_the_others_are_listed(
+    busmq: Busmq, fresh: Fresh, link: SyncLink
+) -> None:
     name, damaged = fresh("t"), fresh("t")
     busmq("topics", name, "--partitions", "2")
     link.execute(command("HSET", f"bus:topic:{damaged}", "partitions", "many"))

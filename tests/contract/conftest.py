@@ -1,4 +1,6 @@
-"""The two drivers on four layouts: a test that takes ``run`` is run by the blocking and the asyncio link, on each layout its file is for."""
+"""The two drivers on four layouts: a test that takes ``run`` is run by the blocking and the asyncio
+link, on each layout its file is for.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def where(layout: str, request: pytest.FixtureRequest) -> RedisLayout:
-    """The servers of the layout. Of three independent ones this is the last: the core does not know that there are others."""
+    """The servers of the layout. Of three independent ones this is the last: the core does not know
+    that there are others.
+    """
     options = RedisOptions(**servers_of(layout, request.getfixturevalue))
-    return redis_layout(replace(options, url=options.address.rpartition(",")[2]) if layout == "three" else options)
+    return redis_layout(
+        replace(options, url=options.address.rpartition(",")[2]) if layout == "three" else options
+    )
 
 
 @pytest.fixture
@@ -97,12 +103,16 @@ def redis(link: Link) -> Redis:
 class Born(Protocol):
     """Attaches a queue that is new."""
 
-    def __call__(self, hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0) -> tuple[QueueKeys, AttachResult]: ...
+    def __call__(
+        self, hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0
+    ) -> tuple[QueueKeys, AttachResult]: ...
 
 
 @pytest.fixture
 def born(link: Link, fresh_keys: FreshKeys) -> Born:
-    def make(hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0) -> tuple[QueueKeys, AttachResult]:
+    def make(
+        hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0
+    ) -> tuple[QueueKeys, AttachResult]:
         keys = fresh_keys(hint)
         return keys, link.run(attach(keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
 

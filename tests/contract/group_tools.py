@@ -21,18 +21,32 @@ _tokens = count(1)
 class Shared:
     """A shared group of a queue with some messages."""
 
-    def __init__(self, run: Run, redis: Redis, keys: QueueKeys, life: str, name: str = "g", **settings: int) -> None:
+    def __init__(
+        self, run: Run, redis: Redis, keys: QueueKeys, life: str, name: str = "g", **settings: int
+    ) -> None:
         self.run, self.redis, self.keys, self.life, self.name = run, redis, keys, life, name
         run(register(keys, name, "earliest", shared={"lease_ms": LEASE_MS, "limit": 0, **settings}))
 
-    def leased(self, most: int = 10, token: str = "", *, again: bool = False, apart: bool = False) -> MessageLeaseResult:
-        return self.run(flows.lease(self.keys, self.name, token or f"t{next(_tokens)}", most, again=again, apart=apart))
+    def leased(
+        self, most: int = 10, token: str = "", *, again: bool = False, apart: bool = False
+    ) -> MessageLeaseResult:
+        return self.run(
+            flows.lease(
+                self.keys, self.name, token or f"t{next(_tokens)}", most, again=again, apart=apart
+            )
+        )
 
     def lease(self, most: int = 10) -> Sequence[LeasedMessage]:
         return self.leased(most).deliveries
 
-    def settle(self, action: flows.Action, deliveries: Sequence[LeasedMessage], ms: int = 0) -> list[int] | None:
-        return self.run(flows.settle(self.keys, self.name, self.life, flows.settlements_of(deliveries, action, ms)))
+    def settle(
+        self, action: flows.Action, deliveries: Sequence[LeasedMessage], ms: int = 0
+    ) -> list[int] | None:
+        return self.run(
+            flows.settle(
+                self.keys, self.name, self.life, flows.settlements_of(deliveries, action, ms)
+            )
+        )
 
     def held(self, *ids: int) -> list[int]:
         found = self.run(flows.are_leased(self.keys, self.name, ids))
@@ -48,12 +62,20 @@ class Shared:
     def leases(self) -> dict[int, int]:
         """As Redis has them: the first id of each, and how many messages it is of."""
         items = self.redis("HGETALL", self.keys.group(self.name)[2])
-        return {int(id): int(record.split(b":")[3]) if record.count(b":") == 3 else 1 for id, record in zip(items[0::2], items[1::2], strict=True)}
+        return {
+            int(id): int(record.split(b":")[3]) if record.count(b":") == 3 else 1
+            for id, record in zip(items[0::2], items[1::2], strict=True)
+        }
 
     def remove(self, *ids: int) -> None:
         """As an accident would that leaves holes among the ids."""
         items = self.redis("LRANGE", self.keys.messages, 0, -1)
-        kept = [word for pair in zip(items[0::2], items[1::2], strict=True) if int(pair[0]) not in ids for word in pair]
+        kept = [
+            word
+            for pair in zip(items[0::2], items[1::2], strict=True)
+            if int(pair[0]) not in ids
+            for word in pair
+        ]
         self.redis("DEL", self.keys.messages)
         self.redis("RPUSH", self.keys.messages, *kept)
 
@@ -67,7 +89,11 @@ class Shared:
 
     @property
     def state(self) -> flows.GroupState:
-        [found] = [each for each in self.run(flows.list_groups(self.keys)) if each.subscription.name == self.name]
+        [found] = [
+            each
+            for each in self.run(flows.list_groups(self.keys))
+            if each.subscription.name == self.name
+        ]
         return found
 
 

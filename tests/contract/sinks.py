@@ -10,7 +10,9 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import STAGE_TTL_S, StagedList, encode_chunks
 
 
-def stage(execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: Sequence[int]) -> tuple[StagedList, list[bytes]]:
+def stage(
+    execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: Sequence[int]
+) -> tuple[StagedList, list[bytes]]:
     """Stage rows named after their attempt in chunks of these sizes, as a task does."""
     rows = [f"{attempt}.{i}".encode() for i in range(sum(sizes))]
     key = keys.stage(attempt)
@@ -29,8 +31,9 @@ def numbered(rows: Sequence[bytes], first: int = 1) -> list[tuple[int, bytes]]:
 
 
 def replies(flow: Flow[Any], execute: Callable[[Step], Any]) -> Generator[None, None, Any]:
-    """Run a flow call by call, also where it sends several in one round trip, between which Redis may serve others: the test decides when the next
-    call is executed, or that none is."""
+    """Run a flow call by call, also where it sends several in one round trip, between which Redis
+    may serve others: the test decides when the next call is executed, or that none is.
+    """
     step = next(flow)
     while True:
         found = []

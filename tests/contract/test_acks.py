@@ -31,8 +31,12 @@ def stored_ids(run: Run, keys: QueueKeys) -> list[int]:
     return [message.id for message in run(read_at(keys, 0, 100_000))]
 
 
-def ack(run: Run, keys: QueueKeys, id: int, born: str, *, subscription: str = "", mark: str = "") -> AckResult:
-    return run(reader_operations.ack_to([CumulativeAckRequest(keys, id, born, mark)], subscription))[0]
+def ack(
+    run: Run, keys: QueueKeys, id: int, born: str, *, subscription: str = "", mark: str = ""
+) -> AckResult:
+    return run(
+        reader_operations.ack_to([CumulativeAckRequest(keys, id, born, mark)], subscription)
+    )[0]
 
 
 # Acks
@@ -77,7 +81,9 @@ def test_a_message_leaves_only_when_every_subscription_has_acked_it(run: Run, bo
     assert stored_ids(run, keys) == [6, 7, 8, 9]
 
 
-def test_a_reader_without_a_subscription_waits_for_those_that_have_one(run: Run, born: Born) -> None:
+def test_a_reader_without_a_subscription_waits_for_those_that_have_one(
+    run: Run, born: Born
+) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 5))
     run(reader_operations.subscribe([keys], "slow", [2]))
@@ -107,7 +113,9 @@ def test_an_ack_of_an_earlier_incarnation_drops_nothing(run: Run, born: Born, re
     assert run(reader_operations.subscriptions([keys])) == [{}]
 
 
-def test_an_ack_to_an_incarnation_that_a_peer_began_without_a_token_drops_nothing(run: Run, born: Born, redis: Redis) -> None:
+def test_an_ack_to_an_incarnation_that_a_peer_began_without_a_token_drops_nothing(
+    run: Run, born: Born, redis: Redis
+) -> None:
     keys, before = born()
     redis("DEL", *keys.peer_keys)
     redis("HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "false", "maxsize", 0)
@@ -117,7 +125,9 @@ def test_an_ack_to_an_incarnation_that_a_peer_began_without_a_token_drops_nothin
     assert stored_ids(run, keys) == [1]
 
 
-def test_positions_of_an_earlier_incarnation_hold_nothing_back_in_the_next(run: Run, born: Born, redis: Redis) -> None:
+def test_positions_of_an_earlier_incarnation_hold_nothing_back_in_the_next(
+    run: Run, born: Born, redis: Redis
+) -> None:
     keys, before = born()
     run(queue.push_many(keys, [b"x"] * 5))
     run(reader_operations.subscribe([keys], "old", ["earliest"]))
@@ -131,17 +141,23 @@ def test_positions_of_an_earlier_incarnation_hold_nothing_back_in_the_next(run: 
     assert stored_ids(run, keys) == [5]
 
 
-def test_a_subscription_does_not_take_over_its_position_in_an_earlier_life(run: Run, born: Born, redis: Redis) -> None:
+def test_a_subscription_does_not_take_over_its_position_in_an_earlier_life(
+    run: Run, born: Born, redis: Redis
+) -> None:
     keys, before = born()
     run(queue.push_many(keys, [b"x"] * 5))
     ack(run, keys, 5, before.born, subscription="s")
     redis("DEL", *keys.peer_keys)
-    redis("HSET", keys.metadata, "ttl", 30)  # a peer was here; the positions are still those of the first life
+    redis(
+        "HSET", keys.metadata, "ttl", 30
+    )  # a peer was here; the positions are still those of the first life
     assert run(reader_operations.subscribe([keys], "s", ["earliest"])) == [0]
     assert run(reader_operations.subscriptions([keys])) == [{"s": 0}]
 
 
-def test_an_ack_to_a_queue_that_is_gone_says_missing(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
+def test_an_ack_to_a_queue_that_is_gone_says_missing(
+    run: Run, fresh_keys: FreshKeys, redis: Redis
+) -> None:
     keys = fresh_keys()
     assert ack(run, keys, 5, "b", subscription="s") == AckResult("missing", "")
     assert redis("EXISTS", *keys.all) == 0
@@ -159,7 +175,9 @@ def test_an_ack_whose_id_belongs_to_another_message_says_reissued(run: Run, born
     keys, there = born()
     run(queue.push_many(keys, [b"a", b"b", b"c"]))
     mark, other = state_of(run, keys, 2).mark, state_of(run, keys, 3).mark
-    assert ack(run, keys, 2, there.born, subscription="s", mark=other) == AckResult("reissued", mark)
+    assert ack(run, keys, 2, there.born, subscription="s", mark=other) == AckResult(
+        "reissued", mark
+    )
     assert stored_ids(run, keys) == [1, 2, 3]
     assert ack(run, keys, 2, there.born, subscription="s", mark=mark) == AckResult("ok", "2")
 
@@ -182,11 +200,15 @@ def test_an_ack_of_more_than_one_call_drops_all_of_it(run: Run, born: Born) -> N
 def test_an_ack_of_exactly_one_call_drops_all_of_it(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * (MAX_MESSAGES_PER_ACK + 1)))
-    assert ack(run, keys, MAX_MESSAGES_PER_ACK, there.born) == AckResult("ok", str(MAX_MESSAGES_PER_ACK))
+    assert ack(run, keys, MAX_MESSAGES_PER_ACK, there.born) == AckResult(
+        "ok", str(MAX_MESSAGES_PER_ACK)
+    )
     assert stored_ids(run, keys) == [MAX_MESSAGES_PER_ACK + 1]
 
 
-def test_many_queues_are_acked_at_once_each_on_its_own(run: Run, born: Born, fresh_keys: FreshKeys) -> None:
+def test_many_queues_are_acked_at_once_each_on_its_own(
+    run: Run, born: Born, fresh_keys: FreshKeys
+) -> None:
     (one, a), (two, b), gone = born(), born(), fresh_keys()
     run(queue.push_many(one, [b"x"] * (MAX_MESSAGES_PER_ACK + 5)))
     run(queue.push_many(two, [b"x"] * 5))
@@ -216,14 +238,22 @@ def test_one_call_drops_no_more_of_many_queues_than_of_one(link: Link, born: Bor
         return reply
 
     results = run_sync(
-        reader_operations.ack_to([CumulativeAckRequest(keys, MAX_MESSAGES_PER_ACK, there.born, "") for keys, there in queues]), execute
+        reader_operations.ack_to(
+            [
+                CumulativeAckRequest(keys, MAX_MESSAGES_PER_ACK, there.born, "")
+                for keys, there in queues
+            ]
+        ),
+        execute,
     )
     assert (left[-1], [result.status for result in results]) == (0, ["ok"] * 3)
 
 
 @settings(max_examples=60)
 @given(st.sets(st.integers(1, 40), min_size=1), st.integers(0, 41))
-def test_in_a_list_with_holes_an_ack_still_drops_exactly_what_it_covers(link: Link, fresh_keys: FreshKeys, ids: set[int], to: int) -> None:
+def test_in_a_list_with_holes_an_ack_still_drops_exactly_what_it_covers(
+    link: Link, fresh_keys: FreshKeys, ids: set[int], to: int
+) -> None:
     keys = fresh_keys()
     there = link.run(queue.attach(keys, "b", ttl_s=60))
     link.execute([command("RPUSH", keys.messages, id, b"v%d" % id) for id in sorted(ids)])
@@ -236,7 +266,9 @@ def test_in_a_list_with_holes_an_ack_still_drops_exactly_what_it_covers(link: Li
 
 
 @pytest.mark.parametrize(("start", "expected"), [("earliest", 2), ("latest", 6), (4, 4)])
-def test_a_new_subscription_starts_at_its_starting_offset(run: Run, born: Born, start: str | int, expected: int) -> None:
+def test_a_new_subscription_starts_at_its_starting_offset(
+    run: Run, born: Born, start: str | int, expected: int
+) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"x"] * 6))
     run(queue.pop(keys, most=2))
@@ -252,7 +284,9 @@ def test_a_known_subscription_keeps_its_position(run: Run, born: Born) -> None:
     assert run(reader_operations.subscribe([keys], "s", ["latest"])) == [3]
 
 
-def test_a_first_ack_at_0_registers_its_subscription_and_the_acks_of_others_keep_its_messages(run: Run, born: Born) -> None:
+def test_a_first_ack_at_0_registers_its_subscription_and_the_acks_of_others_keep_its_messages(
+    run: Run, born: Born
+) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 6))
     assert ack(run, keys, 0, there.born, subscription="s").status == "ok"
@@ -261,7 +295,9 @@ def test_a_first_ack_at_0_registers_its_subscription_and_the_acks_of_others_keep
     assert stored_ids(run, keys) == [1, 2, 3, 4, 5, 6]
 
 
-def test_subscribing_to_an_emptied_queue_at_earliest_starts_behind_the_last_id(run: Run, born: Born) -> None:
+def test_subscribing_to_an_emptied_queue_at_earliest_starts_behind_the_last_id(
+    run: Run, born: Born
+) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"x"] * 6))
     run(queue.flush(keys))
@@ -282,7 +318,12 @@ def test_positions_outlive_a_queue_with_a_short_ttl(run: Run, born: Born, redis:
 @settings(max_examples=200)
 @given(st.sets(st.integers(1, 60)), st.sets(st.integers(1, 60)), st.integers(1, 5))
 def test_what_is_given_back_comes_in_its_place_among_what_others_gave_back(
-    link: Link, fresh_keys: FreshKeys, monkeypatch: pytest.MonkeyPatch, stored: set[int], taken: set[int], most: int
+    link: Link,
+    fresh_keys: FreshKeys,
+    monkeypatch: pytest.MonkeyPatch,
+    stored: set[int],
+    taken: set[int],
+    most: int,
 ) -> None:
     monkeypatch.setattr(queue, "MAX_MESSAGES_PER_ACK", most)
     keys = fresh_keys()
@@ -290,4 +331,6 @@ def test_what_is_given_back_comes_in_its_place_among_what_others_gave_back(
     for name, ids in ((keys.messages, stored - taken), (record, taken)):
         link.execute([command("RPUSH", name, id, f"v{id}") for id in sorted(ids)])
     assert link.run(queue.give_back(keys, record, 0, ttl_s=60)) == len(taken)
-    assert link.execute(command("LRANGE", keys.messages, 0, -1)) == [word for id in sorted(stored | taken) for word in (b"%d" % id, b"v%d" % id)]
+    assert link.execute(command("LRANGE", keys.messages, 0, -1)) == [
+        word for id in sorted(stored | taken) for word in (b"%d" % id, b"v%d" % id)
+    ]

@@ -1,4 +1,6 @@
-"""Queues with a cap, on every layout: each push drops the oldest, but for what a reader has not acknowledged."""
+"""Queues with a cap, on every layout: each push drops the oldest, but for what a reader has not
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,16 @@ def test_what_a_reader_has_not_acknowledged_stays(run: Run, redis: Redis, born: 
     run(reader_operations.subscribe([keys], "quick", ["latest"]))
     run(queue.push_many(keys, [b"v"] * 5))
     assert stored(redis, keys) == [1, 2, 3, 4, 5]
-    run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(keys, 2, life, "")], "slow"))
-    run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(keys, 5, life, "")], "quick"))
+    run(
+        reader_operations.ack_to(
+            [reader_operations.CumulativeAckRequest(keys, 2, life, "")], "slow"
+        )
+    )
+    run(
+        reader_operations.ack_to(
+            [reader_operations.CumulativeAckRequest(keys, 5, life, "")], "quick"
+        )
+    )
     run(queue.push(keys, b"v"))
     assert stored(redis, keys) == [3, 4, 5, 6]
 
@@ -68,7 +78,9 @@ def test_what_an_outbox_forwards_counts_too(run: Run, redis: Redis, born: Born) 
     assert stored(redis, keys) == [4, 5]
 
 
-def test_what_a_sink_commits_counts_too_and_no_row_of_the_batch_is_appended_again(run: Run, redis: Redis, born: Born, link: SyncLink) -> None:
+def test_what_a_sink_commits_counts_too_and_no_row_of_the_batch_is_appended_again(
+    run: Run, redis: Redis, born: Born, link: SyncLink
+) -> None:
     keys, _ = capped(run, born, "2")
     part, _ = stage(link.execute, keys, "one", [3, 2])
     run(sink.commit(keys, "s", 0, [part]))
@@ -85,7 +97,15 @@ def test_what_is_put_back_once_counts_too(run: Run, redis: Redis, born: Born) ->
 
 
 @pytest.mark.parametrize(
-    ("cap", "overflow", "rule"), [(None, None, None), (0, None, ""), (5, None, "5"), (5, "keep", "5"), (5, "drop-oldest", "5:drop"), (0, "keep", "")]
+    ("cap", "overflow", "rule"),
+    [
+        (None, None, None),
+        (0, None, ""),
+        (5, None, "5"),
+        (5, "keep", "5"),
+        (5, "drop-oldest", "5:drop"),
+        (0, "keep", ""),
+    ],
 )
 def test_what_is_said_of_a_cap(cap: int | None, overflow: str | None, rule: str | None) -> None:
     assert queue.queue_cap_field(cap, overflow) == rule

@@ -1,4 +1,6 @@
-"""The clock of a queue: to the second, for messages of ours and of peers, in every life of the queue."""
+"""The clock of a queue: to the second, for messages of ours and of peers, in every life of the
+queue.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def begun(ms: int) -> int:
     return ms // SECOND * SECOND
 
 
-def test_what_came_in_a_second_or_later_is_behind_the_last_id_before_it(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_what_came_in_a_second_or_later_is_behind_the_last_id_before_it(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     """The last message of a burst is not taken for one of the next, however much later that is."""
     for _ in range(3):
         run(queue.push_many(keys, [b"v"] * 3))
@@ -39,7 +43,9 @@ def test_what_came_in_a_second_or_later_is_behind_the_last_id_before_it(run: Run
     for before, at in zip((0, 4, 8), bursts, strict=True):
         assert run(times_of_ids.id_at(keys, begun(at.ms) - 5 * SECOND)) == before
         # The same, unless the second ended within the burst.
-        assert run(times_of_ids.id_at(keys, at.ms)) == max((each.id for each in known if each.ms < begun(at.ms)), default=before)
+        assert run(times_of_ids.id_at(keys, at.ms)) == max(
+            (each.id for each in known if each.ms < begun(at.ms)), default=before
+        )
         assert run(times_of_ids.id_at(keys, at.ms + SECOND)) == at.id
         assert run(times_of_ids.ms_of(keys, at.id)) == at.ms
     assert run(times_of_ids.id_at(keys, -15 * SECOND)) == 8
@@ -52,15 +58,22 @@ def test_pushes_of_one_second_are_one_time(run: Run, redis: Redis, keys: QueueKe
         for _ in range(10):
             run(queue.push(keys, b"v"))
         first, *_, last = known = noted(redis, keys)
-        if begun(last.ms) - begun(first.ms) <= SECOND:  # else the second ended meanwhile, or this machine is slow
+        if (
+            begun(last.ms) - begun(first.ms) <= SECOND
+        ):  # else the second ended meanwhile, or this machine is slow
             break
         store(redis, keys, known[-1:])
     assert len(known) <= 3
 
 
-def test_messages_of_peers_are_known_from_when_they_were_seen(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_messages_of_peers_are_known_from_when_they_were_seen(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     npm_push(redis, keys, 5)
-    assert (run(times_of_ids.note_times([keys])), run(times_of_ids.note_times([keys]))) == ([1], [0])
+    assert (run(times_of_ids.note_times([keys])), run(times_of_ids.note_times([keys]))) == (
+        [1],
+        [0],
+    )
     assert run(times_of_ids.ms_of(keys, 3)) is None
     pass_by(redis, keys, 10 * SECOND)
     npm_push(redis, keys, 2)
@@ -72,7 +85,9 @@ def test_messages_of_peers_are_known_from_when_they_were_seen(run: Run, redis: R
     assert run(times_of_ids.id_at(keys, -DAY)) == 5, "all that is stored came later"
 
 
-def test_nothing_is_noted_of_a_queue_that_does_not_exist(run: Run, redis: Redis, fresh_keys: Any) -> None:
+def test_nothing_is_noted_of_a_queue_that_does_not_exist(
+    run: Run, redis: Redis, fresh_keys: Any
+) -> None:
     keys = fresh_keys("none")
     assert run(times_of_ids.note_times([keys])) == [-1]
     assert redis("EXISTS", keys.clock, keys.metadata) == 0
@@ -82,7 +97,9 @@ def test_nothing_is_noted_of_a_queue_that_does_not_exist(run: Run, redis: Redis,
 
 
 @pytest.mark.parametrize("how", ["closed", "closed by a peer", "ids begin again"])
-def test_a_new_life_of_the_queue_has_times_of_its_own(run: Run, redis: Redis, keys: QueueKeys, how: str) -> None:
+def test_a_new_life_of_the_queue_has_times_of_its_own(
+    run: Run, redis: Redis, keys: QueueKeys, how: str
+) -> None:
     for _ in range(2):
         run(queue.push_many(keys, [b"v"] * 5))
         pass_by(redis, keys, 10 * SECOND)
@@ -98,7 +115,9 @@ def test_a_new_life_of_the_queue_has_times_of_its_own(run: Run, redis: Redis, ke
     assert [each.id for each in noted(redis, keys)] == [0, 1]
 
 
-def test_ids_that_begin_again_within_a_second_are_noticed_in_the_next(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_ids_that_begin_again_within_a_second_are_noticed_in_the_next(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     run(queue.push_many(keys, [b"v"] * 5))
     pass_by(redis, keys, 10 * SECOND)
     run(queue.push_many(keys, [b"v"] * 5))
@@ -111,7 +130,9 @@ def test_ids_that_begin_again_within_a_second_are_noticed_in_the_next(run: Run, 
     assert ids[-1] == 2
 
 
-def test_queues_of_channels_and_services_have_no_clock(run: Run, redis: Redis, fresh_keys: Any) -> None:
+def test_queues_of_channels_and_services_have_no_clock(
+    run: Run, redis: Redis, fresh_keys: Any
+) -> None:
     for name in ("channel:server", "service"):
         keys = QueueKeys(f"{name}:{fresh_keys().name}", fresh_keys().cluster)
         run(queue.attach(keys, "b" * 16, ttl_s=600))
@@ -138,7 +159,9 @@ def test_a_day_of_seconds_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> No
         assert run(times_of_ids.ms_of(keys, i + 1)) == since + SECOND * (i + 1) + 7
     run(queue.push(keys, b"v"))
     assert redis("LLEN", keys.clock) == 2 * day
-    assert [each.id for each in run(times_of_ids.all_known_times(keys, 2, day + 1))] == list(range(1, day + 2))
+    assert [each.id for each in run(times_of_ids.all_known_times(keys, 2, day + 1))] == list(
+        range(1, day + 2)
+    )
     with pytest.raises(TimeUnknown, match="are known"):
         run(times_of_ids.id_at(keys, since))
 
@@ -161,11 +184,19 @@ def test_a_time_that_is_still_to_come_is_refused(run: Run, keys: QueueKeys) -> N
 
 
 @pytest.mark.parametrize(("ttl_s", "lives_s"), [(600, 3600), (7200, 7200)])
-def test_the_clock_lives_as_long_as_its_queue_and_an_hour_at_least(run: Run, redis: Redis, fresh_keys: Any, ttl_s: int, lives_s: int) -> None:
-    """So that queues of a moment leave nothing for days, and those that peers alone keep alive do not lose it at once."""
+def test_the_clock_lives_as_long_as_its_queue_and_an_hour_at_least(
+    run: Run, redis: Redis, fresh_keys: Any, ttl_s: int, lives_s: int
+) -> None:
+    """So that queues of a moment leave nothing for days, and those that peers alone keep alive do
+    not lose it at once.
+    """
     keys = fresh_keys("clock")
     run(queue.attach(keys, "b" * 16, ttl_s=ttl_s))
-    for use in (lambda: queue.push(keys, b"v"), lambda: queue.attach(keys, "c" * 16, ttl_s=ttl_s), lambda: reader_operations.keep_alive([keys])):
+    for use in (
+        lambda: queue.push(keys, b"v"),
+        lambda: queue.attach(keys, "c" * 16, ttl_s=ttl_s),
+        lambda: reader_operations.keep_alive([keys]),
+    ):
         redis("EXPIRE", keys.clock, 60)
         life = Life(redis, lives_s)
         pass_by(redis, keys, 2 * SECOND) if redis("EXISTS", keys.clock) else None

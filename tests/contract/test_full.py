@@ -1,4 +1,6 @@
-"""A Redis at ``maxmemory`` that evicts nothing takes no messages, and can be drained: only what stores more is refused."""
+"""A Redis at ``maxmemory`` that evicts nothing takes no messages, and can be drained: only what
+stores more is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import event_routing, job, queue, reader_operations, reader_subscriptions, retention, shared_group
+from busmq_spark.core import (
+    event_routing,
+    job,
+    queue,
+    reader_operations,
+    reader_subscriptions,
+    retention,
+    shared_group,
+)
 from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.keys import JobKeys, QueueKeys
 from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
@@ -60,12 +70,16 @@ def test_a_source_starts_reads_and_acks(run: Run, stored: QueueKeys) -> None:
     assert run(reader_operations.lease([stored], "", "next", 60_000, [ME])) == ["next"]
     assert ids(run(queue.read_after(stored, 0, 0, 3))) == [1, 2, 3]
     assert run(reader_operations.keep_alive([stored], "", "next", 60_000)) == [1]
-    assert run(reader_operations.ack_to([CumulativeAckRequest(stored, 15, life, "")])) == [AckResult("ok", "15")]
+    assert run(reader_operations.ack_to([CumulativeAckRequest(stored, 15, life, "")])) == [
+        AckResult("ok", "15")
+    ]
     assert run(reader_operations.release(stored, "", "next"))
     assert run(queue.count(stored)) == 5
 
 
-def test_a_reader_that_says_again_how_a_queue_is_capped_attaches(run: Run, born: Born, full: Callable[[], None]) -> None:
+def test_a_reader_that_says_again_how_a_queue_is_capped_attaches(
+    run: Run, born: Born, full: Callable[[], None]
+) -> None:
     keys, _ = born()
     run(queue.set_cap(keys, "5"))
     full()
@@ -79,24 +93,35 @@ def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKey
     for _ in range(2):
         assert run(reader_operations.subscribe([stored], "s", ["earliest"])) == [0]
     assert run(reader_operations.keep_alive([stored], "s", ME, 60_000)) == [1]
-    assert run(reader_operations.ack_to([CumulativeAckRequest(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
+    assert run(reader_operations.ack_to([CumulativeAckRequest(stored, 15, life, "")], "s")) == [
+        AckResult("ok", "15")
+    ]
     assert run(reader_operations.subscriptions([stored])) == [{"s": 15}]
     assert run(reader_operations.release(stored, "s", ME))
     assert run(reader_subscriptions.unsubscribe(stored, "s"))
 
 
-def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born, full: Callable[[], None]) -> None:
+def test_what_is_kept_is_moved_past_and_let_go(
+    run: Run, link: Link, born: Born, full: Callable[[], None]
+) -> None:
     keys, attached = born()
     link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 21)]))
     link.run(retention.set_retention(keys, retention.parse_limits("7d", None, None)))
     full()
-    assert run(reader_operations.ack_to([CumulativeAckRequest(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
+    assert run(reader_operations.ack_to([CumulativeAckRequest(keys, 15, attached.born, "")])) == [
+        AckResult("ok", "0")
+    ]
     assert run(reader_operations.keep_alive([keys])) == [1]
     found = run(retention.set_retention(keys, retention.parse_limits("7d", 10, "1g")))
     assert found is not None
     assert (found.waiting, found.kept) == (5, 5)
     assert run(reader_operations.subscribe([keys], "s", ["earliest"])) == [10]
-    assert run(reader_operations.ack_to([CumulativeAckRequest(keys, 20, attached.born, "")], "s"))[0].status == "ok"
+    assert (
+        run(reader_operations.ack_to([CumulativeAckRequest(keys, 20, attached.born, "")], "s"))[
+            0
+        ].status
+        == "ok"
+    )
     assert run(retention.set_retention(keys, retention.parse_limits(None, None, None))) is None
     assert run(read_at(keys, 0)) == []
 
@@ -107,11 +132,17 @@ def test_a_queue_that_keeps_nothing_yet_can_be_told_to(run: Run, stored: QueueKe
 
 def test_groups_are_made_read_and_settled(run: Run, stored: QueueKeys) -> None:
     life = run(queue.attach(stored, "new", ttl_s=60)).born
-    assert run(reader_subscriptions.register(stored, "g", shared={"lease_ms": 60_000, "limit": 0})) == 0
+    assert (
+        run(reader_subscriptions.register(stored, "g", shared={"lease_ms": 60_000, "limit": 0}))
+        == 0
+    )
     held = run(shared_group.lease(stored, "g", "t", 5)).deliveries
     actions: list[shared_group.Action] = ["ack", "retry", "extend", "release", "ack"]
     delays = [0, 1000, 1000, 0, 0]
-    settlements = [SettleRequest(each.id, "t", action, ms) for each, action, ms in zip(held, actions, delays, strict=True)]
+    settlements = [
+        SettleRequest(each.id, "t", action, ms)
+        for each, action, ms in zip(held, actions, delays, strict=True)
+    ]
     assert run(shared_group.settle(stored, "g", life, settlements)) == [1] * 5
     assert ids(run(shared_group.lease(stored, "g", "u", 2)).deliveries) == [4, 6]
     assert run(reader_subscriptions.unsubscribe(stored, "g"))
@@ -119,14 +150,18 @@ def test_groups_are_made_read_and_settled(run: Run, stored: QueueKeys) -> None:
     assert run(reader_subscriptions.seek(stored, "o", 7)) == 7
 
 
-def test_a_source_starts_also_when_one_of_its_queues_does_not_exist_yet(run: Run, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
+def test_a_source_starts_also_when_one_of_its_queues_does_not_exist_yet(
+    run: Run, fresh_keys: FreshKeys, full: Callable[[], None]
+) -> None:
     keys = fresh_keys()
     full()
     assert not run(queue.attach(keys, "life", ttl_s=60)).existed
     assert run(queue.attach(keys, "later", ttl_s=60)).born == "life"
 
 
-def test_a_queue_of_npm_busmq_is_adopted(run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
+def test_a_queue_of_npm_busmq_is_adopted(
+    run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]
+) -> None:
     keys = fresh_keys()
     link.execute(command("HSET", keys.metadata, "ttl", "60"))
     full()
@@ -151,7 +186,9 @@ def test_a_consumer_takes_gives_back_and_acks(run: Run, stored: QueueKeys, token
 
 
 @pytest.mark.parametrize("reliable", [False, True])
-def test_a_consumer_of_the_simple_kind_pops_and_acks(run: Run, stored: QueueKeys, reliable: bool) -> None:
+def test_a_consumer_of_the_simple_kind_pops_and_acks(
+    run: Run, stored: QueueKeys, reliable: bool
+) -> None:
     assert ids(run(queue.pop(stored, reliable=reliable, ttl_s=60, most=5))) == [1, 2, 3, 4, 5]
     run(queue.ack(stored, 3, ttl_s=60))
     run(queue.touch(stored, 60))
@@ -159,7 +196,9 @@ def test_a_consumer_of_the_simple_kind_pops_and_acks(run: Run, stored: QueueKeys
     assert run(queue.flush(stored))
 
 
-def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stored: QueueKeys) -> None:
+def test_nothing_is_published_and_subscriptions_of_events_can_end(
+    run: Run, stored: QueueKeys
+) -> None:
     with pytest.raises(RedisFull):
         run(event_routing.deliver_event(stored, b"event", "born"))
     with pytest.raises(RedisFull):
@@ -171,7 +210,9 @@ def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stor
     assert run(queue.count(stored)) == 20
 
 
-def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
+def test_a_job_is_read_and_its_outcome_written(
+    run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]
+) -> None:
     keys = JobKeys(fresh_keys().name, isinstance(link, SyncClusterLink))
     run(job.save_fields([(keys, {"a": (b"j1", 60_000)})]))
     full()
@@ -179,7 +220,11 @@ def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys:
     assert run(job.begin_work([work], 60)) == [("ok", b"")]
     assert run(job.load_fields(keys, ["a"], ["a"], "t")) == [b"j1"]
     with pytest.raises(RedisFull):
-        run(job.write_outcomes([(work, None)], "q", 60, [{"a": (b"j2", 60_000), "b": (b"j3", 60_000)}]))
+        run(
+            job.write_outcomes(
+                [(work, None)], "q", 60, [{"a": (b"j2", 60_000), "b": (b"j3", 60_000)}]
+            )
+        )
     assert run(job.read_fields_of([keys], ["a", "b"])) == [[None, None]]
     [(answer, _)] = run(job.write_outcomes([(work, None)], "q", 60))
     assert answer == "ok", "without the fields, and none was written with them"

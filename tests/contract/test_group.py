@@ -1,4 +1,6 @@
-"""Shared groups on every layout, through both drivers: what is leased to whom, what settling does, and what stays stored."""
+"""Shared groups on every layout, through both drivers: what is leased to whom, what settling does,
+and what stays stored.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,18 @@ def test_messages_are_divided_and_what_is_settled_is_dropped(shared: Make) -> No
     assert not any(group.redis("EXISTS", key) for key in group.keys.group("g")[1:])
 
 
-def test_what_another_subscription_has_not_read_stays_and_the_other_way_round(shared: Make, run: Run) -> None:
+def test_what_another_subscription_has_not_read_stays_and_the_other_way_round(
+    shared: Make, run: Run
+) -> None:
     group = shared()
     run(reader_operations.subscribe([group.keys], "audit", ["earliest"]))
     group.settle("ack", group.lease(4))
     assert (group.position, group.stored) == (4, [1, 2, 3, 4, 5, 6])
-    run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(group.keys, 6, group.life, "")], "audit"))
+    run(
+        reader_operations.ack_to(
+            [reader_operations.CumulativeAckRequest(group.keys, 6, group.life, "")], "audit"
+        )
+    )
     assert group.stored == [5, 6]
     assert ids(group.lease()) == [5, 6]
 
@@ -53,7 +61,9 @@ def test_a_lease_that_has_ended_is_another_s_and_the_late_answer_is_refused(shar
 
 
 @pytest.mark.parametrize("action", ["retry", "extend", "release"])
-def test_a_late_answer_changes_nothing_of_the_lease_of_another(shared: Make, action: flows.Action) -> None:
+def test_a_late_answer_changes_nothing_of_the_lease_of_another(
+    shared: Make, action: flows.Action
+) -> None:
     group = shared(1)
     dead = group.lease()
     group.pass_by(LEASE_MS + 1)
@@ -98,7 +108,9 @@ def test_what_is_released_comes_at_once_and_the_try_does_not_count(shared: Make)
 
 
 @pytest.mark.parametrize("action", ["release", "retry"])
-def test_what_is_given_back_comes_at_once_also_when_the_clock_is_set_back_meanwhile(shared: Make, action: flows.Action) -> None:
+def test_what_is_given_back_comes_at_once_also_when_the_clock_is_set_back_meanwhile(
+    shared: Make, action: flows.Action
+) -> None:
     group = shared(4)
     held = group.lease(3)
     assert group.settle(action, held[1:]) == [1, 1]
@@ -143,13 +155,17 @@ def test_a_lost_reply_is_had_again_and_nothing_more(shared: Make) -> None:
     group = shared()
     lost = group.leased(2, "same")
     again = group.leased(2, "same", again=True)
-    assert [each._replace(leased_ms=0) for each in again.deliveries] == [each._replace(leased_ms=0) for each in lost.deliveries]
+    assert [each._replace(leased_ms=0) for each in again.deliveries] == [
+        each._replace(leased_ms=0) for each in lost.deliveries
+    ]
     assert group.leased(2, "never-executed", again=True).deliveries == []
     assert ids(group.lease()) == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("action", ["retry", "release"])
-def test_a_repeated_call_that_comes_late_leases_nothing_that_was_given_back(shared: Make, action: flows.Action) -> None:
+def test_a_repeated_call_that_comes_late_leases_nothing_that_was_given_back(
+    shared: Make, action: flows.Action
+) -> None:
     group = shared()
     given_back = group.leased(2, "same").deliveries
     group.settle(action, given_back)
@@ -190,7 +206,11 @@ def test_in_another_life_of_the_queue_nothing_of_the_old_one_counts(shared: Make
     assert group.settle("ack", held) is None
     new = Shared(run, group.redis, group.keys, "another-life")
     assert [group.redis("EXISTS", key) for key in group.keys.group("g")] == [1, 0, 0, 0]
-    assert [(each.id, each.value, each.tries) for each in new.lease()] == [(1, b"new", 1), (2, b"new", 1), (3, b"new", 1)]
+    assert [(each.id, each.value, each.tries) for each in new.lease()] == [
+        (1, b"new", 1),
+        (2, b"new", 1),
+        (3, b"new", 1),
+    ]
 
 
 def test_a_name_is_that_of_one_kind_of_group(shared: Make, run: Run) -> None:
@@ -201,7 +221,10 @@ def test_a_name_is_that_of_one_kind_of_group(shared: Make, run: Run) -> None:
     with pytest.raises(QueueBusy, match="has a group 'audit', which is ordered"):
         run(register(group.keys, "audit", shared={"lease_ms": LEASE_MS}))
     assert run(reader_operations.subscribe([group.keys], "audit", ["earliest"])) == [6]
-    found = {each.subscription.name: (each.shared, each.unread) for each in run(flows.list_groups(group.keys))}
+    found = {
+        each.subscription.name: (each.shared, each.unread)
+        for each in run(flows.list_groups(group.keys))
+    }
     assert found == {"g": (True, 6), "audit": (False, 0)}
 
 
@@ -209,9 +232,14 @@ def test_a_group_that_is_dropped_leaves_nothing(shared: Make, run: Run) -> None:
     group = shared()
     held = group.lease(2)
     assert run(unsubscribe(group.keys, "g"))
-    assert (run(list_subscriptions(group.keys)), [group.redis("EXISTS", key) for key in group.keys.group("g")]) == ([], [0, 0, 0, 0])
+    assert (
+        run(list_subscriptions(group.keys)),
+        [group.redis("EXISTS", key) for key in group.keys.group("g")],
+    ) == ([], [0, 0, 0, 0])
     assert (group.leased().status, group.settle("ack", held)) == ("no_group", None)
-    run(reader_operations.subscribe([group.keys], "g", ["earliest"]))  # the name is free, also for the other kind
+    run(
+        reader_operations.subscribe([group.keys], "g", ["earliest"])
+    )  # the name is free, also for the other kind
 
 
 def test_a_group_goes_to_another_place_while_nothing_is_in_flight(shared: Make, run: Run) -> None:
@@ -233,7 +261,9 @@ def test_a_group_goes_to_another_place_while_nothing_is_in_flight(shared: Make, 
         run(seek(group.keys, "no-such", 0))
 
 
-def test_an_ordered_group_goes_to_another_place_while_nobody_holds_it(shared: Make, run: Run) -> None:
+def test_an_ordered_group_goes_to_another_place_while_nobody_holds_it(
+    shared: Make, run: Run
+) -> None:
     group = shared()
     run(reader_operations.subscribe([group.keys], "o", ["earliest"]))
     assert run(seek(group.keys, "o", 4)) == 4
@@ -256,7 +286,9 @@ def test_a_call_leases_a_bounded_number_of_bytes(shared: Make, run: Run) -> None
     assert ids(group.lease()) == [3, 4]
 
 
-def test_a_call_drops_a_bounded_number_of_messages(shared: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_drops_a_bounded_number_of_messages(
+    shared: Make, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flows, "MAX_MESSAGES_PER_ACK", 3)
     group = shared(8)
     group.settle("ack", group.lease(7))
@@ -270,4 +302,6 @@ def test_a_call_drops_a_bounded_number_of_messages(shared: Make, run: Run, monke
 def test_the_keys_live_as_long_as_other_records_of_ours(shared: Make) -> None:
     group = shared()
     group.settle("retry", group.lease(3)[:1], 1000)
-    assert all(group.redis("TTL", key) > 600_000 for key in (*group.keys.group("g"), group.keys.acks))
+    assert all(
+        group.redis("TTL", key) > 600_000 for key in (*group.keys.group("g"), group.keys.acks)
+    )

@@ -1,4 +1,6 @@
-"""What is leased together, and what becomes of it when its messages are settled apart: on every layout, through both drivers."""
+"""What is leased together, and what becomes of it when its messages are settled apart: on every
+layout, through both drivers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def test_messages_that_are_settled_one_by_one_have_leases_of_their_own(shared: M
     assert group.leases() == {1: 2, 3: 1, 4: 1, 5: 1}
     assert group.settle("ack", [*together, apart[1]]) == [1, 1, 1]
     group.pass_by(LEASE_MS + 1)
-    assert [(each.id, each.tries) for each in group.leased(9, apart=True).deliveries] == [(3, 2), (5, 2), (6, 1)]
+    assert [(each.id, each.tries) for each in group.leased(9, apart=True).deliveries] == [
+        (3, 2),
+        (5, 2),
+        (6, 1),
+    ]
     group.pass_by(LEASE_MS + 1)
     assert [(each.id, each.tries) for each in group.lease()] == [(3, 3), (5, 3), (6, 2)]
     assert group.settle("ack", apart) == [0, -1, 0]
@@ -47,7 +53,9 @@ def test_messages_are_held_from_their_lease_until_they_are_settled(shared: Make)
     assert group.held() == []
 
 
-def test_a_late_answer_is_refused_where_another_has_the_message_and_counts_where_nobody_has(shared: Make) -> None:
+def test_a_late_answer_is_refused_where_another_has_the_message_and_counts_where_nobody_has(
+    shared: Make,
+) -> None:
     group = shared(8)
     late = group.lease(6)
     group.pass_by(LEASE_MS + 1)
@@ -77,13 +85,18 @@ def test_ids_with_holes_are_leased_and_settled(shared: Make) -> None:
     group.pass_by(LEASE_MS + 1)
     group.remove(1, 5)
     found = group.leased(9)
-    assert ([(each.id, each.value, each.tries) for each in found.deliveries][:3], found.gone) == ([(2, b"v2", 2), (4, b"v4", 2), (6, b"v6", 2)], 2)
+    assert ([(each.id, each.value, each.tries) for each in found.deliveries][:3], found.gone) == (
+        [(2, b"v2", 2), (4, b"v4", 2), (6, b"v6", 2)],
+        2,
+    )
     assert ids(found.deliveries)[3:] == [7, 8, 9]
     assert group.settle("ack", found.deliveries) == [1] * 6
     assert (group.position, group.stored, group.state.idle) == (9, [], True)
 
 
-def test_what_others_take_of_a_lease_moves_the_mark_and_drops_nothing_else(shared: Make, run: Run) -> None:
+def test_what_others_take_of_a_lease_moves_the_mark_and_drops_nothing_else(
+    shared: Make, run: Run
+) -> None:
     group = shared(6)
     held = group.lease()
     run(queue.pop(group.keys, most=4))
@@ -97,13 +110,17 @@ def test_what_others_take_of_a_lease_moves_the_mark_and_drops_nothing_else(share
     assert (group.leased().gone, group.state.idle) == (3, True)
 
 
-def test_leases_of_a_version_before_are_settled_or_end(shared: Make, redis: Redis, run: Run) -> None:
+def test_leases_of_a_version_before_are_settled_or_end(
+    shared: Make, redis: Redis, run: Run
+) -> None:
     group = shared(8)
     base, due, tries, runs = group.keys.group("g")
     held = group.lease(4)
     record, ends = f"1:{held[0].token}:{held[0].first_ms}", int(redis("ZSCORE", due, 1))
     redis("DEL", due, tries)
-    redis("ZADD", runs, 6, 6)  # of another life of the queue, in which such a program has made the group anew
+    redis(
+        "ZADD", runs, 6, 6
+    )  # of another life of the queue, in which such a program has made the group anew
     redis("HDEL", base, "newest", "wide")
     redis("HSET", base, "next", 4)
     for id in ids(held):
@@ -114,11 +131,20 @@ def test_leases_of_a_version_before_are_settled_or_end(shared: Make, redis: Redi
     run(flows.pause(group.keys, "g", paused=True))
     run(flows.pause(group.keys, "g", paused=False))
     assert group.settle("ack", held[:2]) == [1, 1]
-    assert redis("HMGET", base, "next", "newest") == [None, b"4"], "so that a program of that version finds no group"
+    assert redis("HMGET", base, "next", "newest") == [
+        None,
+        b"4",
+    ], "so that a program of that version finds no group"
     new = group.lease(3)
     assert (ids(new), group.settle("ack", new[2:])) == ([5, 6, 7], [1])
     group.pass_by(LEASE_MS + 1)
-    assert [(each.id, each.tries) for each in group.lease()] == [(3, 2), (4, 2), (5, 2), (6, 2), (8, 1)]
+    assert [(each.id, each.tries) for each in group.lease()] == [
+        (3, 2),
+        (4, 2),
+        (5, 2),
+        (6, 2),
+        (8, 1),
+    ]
     assert group.settle("ack", held) == [-1, -1, 0, 0]
 
 
@@ -140,11 +166,17 @@ def test_a_limit_costs_no_reading_of_single_leases(shared: Make, redis: Redis, l
 
 def reads(redis: Redis) -> int:
     """How often Redis has read fields of hashes, up to 1,000 leases at once."""
-    return int(redis("INFO", "commandstats").partition(b"cmdstat_hmget:calls=")[2].partition(b",")[0])
+    return int(
+        redis("INFO", "commandstats").partition(b"cmdstat_hmget:calls=")[2].partition(b",")[0]
+    )
 
 
-def test_a_group_at_its_limit_does_not_read_again_what_is_in_flight(shared: Make, redis: Redis, layout: str) -> None:
-    """Neither for each message that is given back meanwhile: who waits for room asks every second."""
+def test_a_group_at_its_limit_does_not_read_again_what_is_in_flight(
+    shared: Make, redis: Redis, layout: str
+) -> None:
+    """Neither for each message that is given back meanwhile: who waits for room asks every
+    second.
+    """
     if layout != "direct":
         return
     group = shared(9_010)

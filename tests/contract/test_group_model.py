@@ -1,4 +1,6 @@
-"""A shared group against a dictionary: whatever its holders do, in any order, with any late answer."""
+"""A shared group against a dictionary: whatever its holders do, in any order, with any late
+answer.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from itertools import count
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from busmq_spark.core import queue, reader_operations
 from busmq_spark.core import shared_group as flows
@@ -23,7 +32,9 @@ UNIT_MS = 1_000_000_000
 """Eleven days: the time a test takes is nothing beside it."""
 LEASE, LIMIT = 4, 5
 AT_ONCE = -math.inf
-"""When a message is due that is given back without a delay: before any time to which the clock is set back."""
+"""When a message is due that is given back without a delay: before any time to which the clock is
+set back.
+"""
 _tokens = count(1)
 
 
@@ -55,7 +66,9 @@ class SharedGroup(RuleBasedStateMachine):
     def begin(self, limited: bool) -> None:
         self.keys, self.limit = self.fresh("model"), LIMIT if limited else 0
         self.born = self.link.run(queue.attach(self.keys, "born", ttl_s=600)).born
-        self.link.run(register(self.keys, "g", shared={"lease_ms": LEASE * UNIT_MS, "limit": self.limit}))
+        self.link.run(
+            register(self.keys, "g", shared={"lease_ms": LEASE * UNIT_MS, "limit": self.limit})
+        )
         self.link.run(reader_operations.subscribe([self.keys], "other", ["earliest"]))
         self.now = self.given = self.next = self.other = self.low = 0
         self.open: dict[int, Known] = {}
@@ -71,8 +84,14 @@ class SharedGroup(RuleBasedStateMachine):
         self._lease(most, apart)
 
     def _lease(self, most: int, apart: bool = False) -> None:
-        found = self.link.run(flows.lease(self.keys, "g", token := f"t{next(_tokens)}", most, apart=apart))
-        again = {id for id, known in self.open.items() if not known.in_flight(self.now) and (known.due_at is None or known.due_at <= self.now)}
+        found = self.link.run(
+            flows.lease(self.keys, "g", token := f"t{next(_tokens)}", most, apart=apart)
+        )
+        again = {
+            id
+            for id, known in self.open.items()
+            if not known.in_flight(self.now) and (known.due_at is None or known.due_at <= self.now)
+        }
         room = min(most, self.limit - self._in_flight()) if self.limit else most
         got = [each.id for each in found.deliveries]
         assert len(got) == max(0, min(room, len(again) + self.given - self.next))
@@ -83,20 +102,38 @@ class SharedGroup(RuleBasedStateMachine):
             assert each.tries == (self.open[each.id].tries if each.id in self.open else 0) + 1
             self.open[each.id] = Known(each.tries, token, leased_until=self.now + LEASE)
         self.next = max([self.next, *got])
-        again_leased = self.link.run(flows.lease(self.keys, "g", token, 1, again=True, apart=apart)).deliveries
-        assert [each[:5] for each in again_leased] == sorted(each[:5] for each in found.deliveries)  # not when the reply was made
+        again_leased = self.link.run(
+            flows.lease(self.keys, "g", token, 1, again=True, apart=apart)
+        ).deliveries
+        assert [each[:5] for each in again_leased] == sorted(
+            each[:5] for each in found.deliveries
+        )  # not when the reply was made
         self.deliveries += found.deliveries
 
     @precondition(lambda self: self.deliveries)
-    @rule(data=st.data(), action=st.sampled_from(["ack", "ack", "ack", "retry", "extend", "release"]), units=st.integers(0, 6), twice=st.booleans())
+    @rule(
+        data=st.data(),
+        action=st.sampled_from(["ack", "ack", "ack", "retry", "extend", "release"]),
+        units=st.integers(0, 6),
+        twice=st.booleans(),
+    )
     def settle(self, data: st.DataObject, action: flows.Action, units: int, twice: bool) -> None:
         """Some that were handed out, whenever that was: most answers are late."""
-        some = data.draw(st.lists(st.sampled_from(self.deliveries[-12:]), min_size=1, max_size=6, unique_by=lambda each: each.id))
+        some = data.draw(
+            st.lists(
+                st.sampled_from(self.deliveries[-12:]),
+                min_size=1,
+                max_size=6,
+                unique_by=lambda each: each.id,
+            )
+        )
         if data.draw(st.booleans()):
             some.sort(key=lambda each: (each.token, each.id))
             settlements = flows.settlements_of(some, action, units * UNIT_MS)
         else:
-            settlements = [SettleRequest(each.id, each.token, action, units * UNIT_MS) for each in some]
+            settlements = [
+                SettleRequest(each.id, each.token, action, units * UNIT_MS) for each in some
+            ]
         results = self.link.run(flows.settle(self.keys, "g", self.born, settlements))
         assert results == [self._settled(each, action, units) for each in some]
         if twice:
@@ -118,7 +155,11 @@ class SharedGroup(RuleBasedStateMachine):
         elif action == "extend":
             known.leased_until = self.now + units
         else:
-            known.leased_until, known.due_at, known.tries = None, self.now + units if units else AT_ONCE, known.tries - 1
+            known.leased_until, known.due_at, known.tries = (
+                None,
+                self.now + units if units else AT_ONCE,
+                known.tries - 1,
+            )
         return 1
 
     @precondition(lambda self: not self._in_flight())
@@ -147,18 +188,26 @@ class SharedGroup(RuleBasedStateMachine):
 
     @rule(units=st.integers(-3, 5))
     def pass_by(self, units: int) -> None:
-        """Moves what is stored back instead of the clock forward; or the other way round, as if the clock were set back."""
+        """Moves what is stored back instead of the clock forward; or the other way round, as if the
+        clock were set back.
+        """
         _, due, *_ = self.keys.group("g")
         items = self.link.execute(command("ZRANGE", due, 0, -1, "WITHSCORES"))
         for id, score in zip(items[0::2], map(float, items[1::2]), strict=True):
-            moved = int(score) - units * UNIT_MS if score > 0 else min(-1, int(score) + units * UNIT_MS)
+            moved = (
+                int(score) - units * UNIT_MS if score > 0 else min(-1, int(score) + units * UNIT_MS)
+            )
             self.link.execute(command("ZADD", due, str(moved), id))
         self.now += units
 
     @rule(id=st.integers(1, 40))
     def other_acks(self, id: int) -> None:
         if id <= self.given:
-            self.link.run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(self.keys, id, self.born, "")], "other"))
+            self.link.run(
+                reader_operations.ack_to(
+                    [reader_operations.CumulativeAckRequest(self.keys, id, self.born, "")], "other"
+                )
+            )
             self.other = max(self.other, id)
             self._settle_none()
 
@@ -172,20 +221,33 @@ class SharedGroup(RuleBasedStateMachine):
         self._settle_none()
         low = self.low = next((id for id in range(self.next) if id + 1 in self.open), self.next)
         assert int(self.link.execute(command("HGET", self.keys.acks, "g"))) == low
-        stored = [int(id) for id in self.link.execute(command("LRANGE", self.keys.messages, 0, -1))[0::2]]
+        stored = [
+            int(id) for id in self.link.execute(command("LRANGE", self.keys.messages, 0, -1))[0::2]
+        ]
         assert stored == list(range(min(low, self.other) + 1, self.given + 1))
         [found] = [each for each in self.link.run(flows.list_groups(self.keys)) if each.shared]
-        assert (found.in_flight, found.waiting, found.unread) == (self._in_flight(), len(self.open) - self._in_flight(), self.given - self.next)
+        assert (found.in_flight, found.waiting, found.unread) == (
+            self._in_flight(),
+            len(self.open) - self._in_flight(),
+            self.given - self.next,
+        )
 
     def _in_flight(self) -> int:
         return sum(known.in_flight(self.now) for known in self.open.values())
 
 
-def test_a_shared_group_does_what_a_dictionary_does(link: SyncLink, fresh_keys: FreshKeys, layout: str) -> None:
+def test_a_shared_group_does_what_a_dictionary_does(
+    link: SyncLink, fresh_keys: FreshKeys, layout: str
+) -> None:
     class Here(SharedGroup):
         pass
 
     Here.link, Here.fresh = link, staticmethod(fresh_keys)  # type: ignore[assignment]
     run_state_machine_as_test(
-        Here, settings=settings(max_examples=FACTOR * (60 if layout == "direct" else 10), stateful_step_count=30, deadline=None)
+        Here,
+        settings=settings(
+            max_examples=FACTOR * (60 if layout == "direct" else 10),
+            stateful_step_count=30,
+            deadline=None,
+        ),
     )

@@ -1,4 +1,6 @@
-"""Jobs on every layout, through both drivers: fields that are read once, and outcomes that are written once."""
+"""Jobs on every layout, through both drivers: fields that are read once, and outcomes that are
+written once.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,29 @@ class Worked:
     def __init__(self, run: Run, redis: Redis, keys: JobKeys) -> None:
         self.run, self.redis, self.keys = run, redis, keys
 
-    def work(self, token: str, message: int = 7, tries: int = 1, ms: int = 100, life: str = "life") -> LeasedJob:
-        return LeasedJob(LeasedMessage(message, b"", tries, 50, token, ms), self.keys, "client", "g", life, "")
+    def work(
+        self, token: str, message: int = 7, tries: int = 1, ms: int = 100, life: str = "life"
+    ) -> LeasedJob:
+        return LeasedJob(
+            LeasedMessage(message, b"", tries, 50, token, ms), self.keys, "client", "g", life, ""
+        )
 
     def first(self, message: int = 7, ms: int = 100) -> LeasedJob:
         """Of a message that nobody has leased before."""
-        return self.work("f", message, 1, ms)._replace(delivery=LeasedMessage(message, b"", 1, ms, "f", ms))
+        return self.work("f", message, 1, ms)._replace(
+            delivery=LeasedMessage(message, b"", 1, ms, "f", ms)
+        )
 
     def begin(self, token: str, *work: int, life: str = "life") -> Answer:
         [(answer, _)] = self.run(flows.begin_work([self.work(token, *work, life=life)], TTL_S))
         return answer
 
-    def finish(self, token: str, *work: int, error: str | None = None, life: str = "life") -> Answer:
-        [(answer, _)] = self.run(flows.write_outcomes([(self.work(token, *work, life=life), error)], "q", TTL_S))
+    def finish(
+        self, token: str, *work: int, error: str | None = None, life: str = "life"
+    ) -> Answer:
+        [(answer, _)] = self.run(
+            flows.write_outcomes([(self.work(token, *work, life=life), error)], "q", TTL_S)
+        )
         return answer
 
     @property
@@ -58,17 +70,42 @@ def worked(run: Run, redis: Redis, keys: JobKeys) -> Worked:
 
 
 def saved(run: Run, keys: JobKeys, ttl_ms: int = 60_000, **fields: Any) -> None:
-    run(flows.save_fields([(keys, {name: (flows.encode_field(name, value), ttl_ms) for name, value in fields.items()})]))
+    run(
+        flows.save_fields(
+            [
+                (
+                    keys,
+                    {
+                        name: (flows.encode_field(name, value), ttl_ms)
+                        for name, value in fields.items()
+                    },
+                )
+            ]
+        )
+    )
 
 
-def loaded(run: Run, keys: JobKeys, *names: str, forget: tuple[str, ...] = (), token: str = "", again: bool = False) -> list[Any]:
+def loaded(
+    run: Run,
+    keys: JobKeys,
+    *names: str,
+    forget: tuple[str, ...] = (),
+    token: str = "",
+    again: bool = False,
+) -> list[Any]:
     found = run(flows.load_fields(keys, names, forget, token or new_token(), again=again))
     return [flows.decode_field(name, value) for name, value in zip(names, found, strict=True)]
 
 
-def test_fields_are_read_and_those_to_be_forgotten_deleted_after_that(run: Run, redis: Redis, keys: JobKeys) -> None:
+def test_fields_are_read_and_those_to_be_forgotten_deleted_after_that(
+    run: Run, redis: Redis, keys: JobKeys
+) -> None:
     saved(run, keys, a=b"\x00\xff", b={"n": 1}, c="text")
-    assert loaded(run, keys, "b", "missing", "a", forget=("a", "c")) == [{"n": 1}, None, b"\x00\xff"]
+    assert loaded(run, keys, "b", "missing", "a", forget=("a", "c")) == [
+        {"n": 1},
+        None,
+        b"\x00\xff",
+    ]
     assert loaded(run, keys, "a", "b", "c") == [None, {"n": 1}, None]
     assert loaded(run, keys, forget=("b", "missing")) == []
     assert [redis("EXISTS", keys.field(name)) for name in "abc"] == [0, 0, 0]
@@ -77,7 +114,13 @@ def test_fields_are_read_and_those_to_be_forgotten_deleted_after_that(run: Run, 
 def test_fields_live_for_their_ttl(run: Run, redis: Redis, keys: JobKeys) -> None:
     saved(run, keys, 50_000, short=1)
     saved(run, keys, 500_000, long=1)
-    assert 0 < redis("PTTL", keys.field("short")) <= 50_000 < redis("PTTL", keys.field("long")) <= 500_000
+    assert (
+        0
+        < redis("PTTL", keys.field("short"))
+        <= 50_000
+        < redis("PTTL", keys.field("long"))
+        <= 500_000
+    )
 
 
 def test_nothing_is_sent_where_nothing_is_asked_for(run: Run, keys: JobKeys) -> None:
@@ -86,10 +129,15 @@ def test_nothing_is_sent_where_nothing_is_asked_for(run: Run, keys: JobKeys) -> 
             next(flow)
 
 
-def test_a_field_that_was_forgotten_is_had_again_by_the_same_call_only(run: Run, redis: Redis, keys: JobKeys) -> None:
+def test_a_field_that_was_forgotten_is_had_again_by_the_same_call_only(
+    run: Run, redis: Redis, keys: JobKeys
+) -> None:
     saved(run, keys, a=1, b=2)
     assert loaded(run, keys, "a", "b", forget=("a",), token="t") == [1, 2]
-    assert loaded(run, keys, "a", "b", forget=("a",), token="t", again=True) == [1, 2]  # its reply was lost
+    assert loaded(run, keys, "a", "b", forget=("a",), token="t", again=True) == [
+        1,
+        2,
+    ]  # its reply was lost
     assert loaded(run, keys, "a", "b", forget=("a",), token="other") == [None, 2]
     assert 0 < redis("TTL", keys.spare_field("a", "t")) <= flows.DELETED_FIELD_READABLE_S
 
@@ -101,7 +149,9 @@ def test_a_field_that_was_forgotten_is_had_again_by_the_same_call_only(run: Run,
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_call_that_comes_behind_its_repetition_takes_nothing(run: Run, keys: JobKeys, there: bool) -> None:
+def test_a_call_that_comes_behind_its_repetition_takes_nothing(
+    run: Run, keys: JobKeys, there: bool
+) -> None:
     if there:
         saved(run, keys, a=1)
     first = [1] if there else [None]
@@ -135,7 +185,9 @@ def test_who_comes_late_is_refused_once_the_next_has_begun(worked: Worked) -> No
 def test_an_answer_behind_the_lease_counts_while_nobody_else_has_begun(worked: Worked) -> None:
     worked.begin("a", 7, 1, 100)
     assert worked.finish("a", 7, 1, 100) == "ok"
-    assert worked.begin("b", 7, 2, 200) == "done"  # the first died before its ack: the second only acks
+    assert (
+        worked.begin("b", 7, 2, 200) == "done"
+    )  # the first died before its ack: the second only acks
 
 
 def test_a_lease_that_was_given_back_and_had_again_is_the_later_one(worked: Worked) -> None:
@@ -146,7 +198,9 @@ def test_a_lease_that_was_given_back_and_had_again_is_the_later_one(worked: Work
     assert worked.begin("c", 7, 2, 120) == "ok"  # the clock was set back
 
 
-def test_a_first_lease_begins_without_a_record_and_is_refused_once_the_next_has_begun(worked: Worked, run: Run, redis: Redis) -> None:
+def test_a_first_lease_begins_without_a_record_and_is_refused_once_the_next_has_begun(
+    worked: Worked, run: Run, redis: Redis
+) -> None:
     first = worked.first()
     assert run(flows.begin_work([first, worked.first(8)], TTL_S)) == [("ok", b"")] * 2
     assert redis("EXISTS", worked.keys.outcomes) == 0
@@ -157,16 +211,30 @@ def test_a_first_lease_begins_without_a_record_and_is_refused_once_the_next_has_
 
 
 def test_a_first_lease_sees_what_is_written_of_its_job(worked: Worked, run: Run) -> None:
-    """The group was made anew, or was set back; or the job was sent again, and then this message was leased."""
+    """The group was made anew, or was set back; or the job was sent again, and then this message
+    was leased.
+    """
     worked.finish("a", 8)
-    assert [answer for answer, _ in run(flows.begin_work([worked.first(7), worked.first(8), worked.first(9)], TTL_S))] == ["done", "done", "ok"]
+    assert [
+        answer
+        for answer, _ in run(
+            flows.begin_work([worked.first(7), worked.first(8), worked.first(9)], TTL_S)
+        )
+    ] == ["done", "done", "ok"]
     assert worked.finish("b", 8, 2, 300) == "done"
     assert worked.finish("f", 9, 1, 100) == "ok"
 
 
-def test_a_job_that_one_call_names_twice_has_the_outcome_of_the_later_message(worked: Worked, run: Run) -> None:
+def test_a_job_that_one_call_names_twice_has_the_outcome_of_the_later_message(
+    worked: Worked, run: Run
+) -> None:
     works = [worked.first(8), worked.first(7), worked.first(9), worked.first(9)]
-    assert [answer for answer, _ in run(flows.write_outcomes([(work, str(work.delivery.id)) for work in works], "q", TTL_S))] == [
+    assert [
+        answer
+        for answer, _ in run(
+            flows.write_outcomes([(work, str(work.delivery.id)) for work in works], "q", TTL_S)
+        )
+    ] == [
         "ok",
         "done",
         "ok",
@@ -180,7 +248,9 @@ def test_who_gives_up_need_not_have_begun(worked: Worked) -> None:
     assert worked.outcome == (False, "used up", 7, 4)
 
 
-def test_a_job_that_is_sent_again_has_another_outcome_and_the_older_one_counts_no_more(worked: Worked) -> None:
+def test_a_job_that_is_sent_again_has_another_outcome_and_the_older_one_counts_no_more(
+    worked: Worked,
+) -> None:
     worked.finish("a", 7, error="first")
     assert worked.begin("b", 8) == "ok"
     assert worked.outcome == (False, "first", 7, 1)
@@ -192,10 +262,14 @@ def test_a_job_that_is_sent_again_has_another_outcome_and_the_older_one_counts_n
     assert worked.outcome == (True, "", 1, 1)
 
 
-def test_fields_are_stored_with_an_outcome_and_only_with_it(worked: Worked, run: Run, redis: Redis) -> None:
+def test_fields_are_stored_with_an_outcome_and_only_with_it(
+    worked: Worked, run: Run, redis: Redis
+) -> None:
     def finish(message: int, tries: int, **fields: str) -> Answer:
         stored = {name: (flows.encode_field(name, value), 60_000) for name, value in fields.items()}
-        [(answer, _)] = run(flows.write_outcomes([(worked.work("a", message, tries), None)], "q", TTL_S, [stored]))
+        [(answer, _)] = run(
+            flows.write_outcomes([(worked.work("a", message, tries), None)], "q", TTL_S, [stored])
+        )
         return answer
 
     worked.begin("b", 7, 2, 200)
@@ -212,19 +286,39 @@ def test_fields_are_stored_with_an_outcome_and_only_with_it(worked: Worked, run:
 
 def test_groups_do_not_meet_and_neither_do_jobs(run: Run, worked: Worked, fresh: Fresh) -> None:
     other = JobKeys(fresh("job"), worked.keys.cluster)
-    works = [worked.work("a"), worked.work("b")._replace(group="h"), worked.work("c")._replace(keys=other)]
+    works = [
+        worked.work("a"),
+        worked.work("b")._replace(group="h"),
+        worked.work("c")._replace(keys=other),
+    ]
     assert run(flows.begin_work(works, TTL_S)) == [("ok", b"")] * 3
-    assert [answer for answer, _ in run(flows.write_outcomes([(work, None) for work in works], "q", TTL_S))] == ["ok"] * 3
-    assert [sorted(each.group for each in found) for found in run(flows.read_outcomes([worked.keys, other]))] == [["g", "h"], ["g"]]
+    assert [
+        answer
+        for answer, _ in run(flows.write_outcomes([(work, None) for work in works], "q", TTL_S))
+    ] == ["ok"] * 3
+    assert [
+        sorted(each.group for each in found)
+        for found in run(flows.read_outcomes([worked.keys, other]))
+    ] == [["g", "h"], ["g"]]
     assert run(flows.read_outcomes([])) == []
 
 
-def test_many_works_of_one_call_are_answered_each_for_itself(run: Run, worked: Worked, fresh: Fresh) -> None:
+def test_many_works_of_one_call_are_answered_each_for_itself(
+    run: Run, worked: Worked, fresh: Fresh
+) -> None:
     keys = [JobKeys(fresh("job"), worked.keys.cluster) for _ in range(250)]
     works = [worked.work("a", message)._replace(keys=each) for message, each in enumerate(keys, 1)]
     assert run(flows.begin_work(works, TTL_S)) == [("ok", b"")] * 250
     assert (
-        run(flows.begin_work([work._replace(delivery=work.delivery._replace(tries=2, token="b")) for work in works[::5]], TTL_S))
+        run(
+            flows.begin_work(
+                [
+                    work._replace(delivery=work.delivery._replace(tries=2, token="b"))
+                    for work in works[::5]
+                ],
+                TTL_S,
+            )
+        )
         == [("ok", b"")] * 50
     )
     errors = [None if number % 2 else "\u20ac" * 3000 for number in range(250)]
@@ -233,19 +327,30 @@ def test_many_works_of_one_call_are_answered_each_for_itself(run: Run, worked: W
     found = run(flows.read_outcomes(keys))
     texts = [(error or "")[:MAX_ERROR_CHARACTERS] for error in errors]
     assert [[(each.job, each.message, each.ok, each.error) for each in some] for some in found] == [
-        [(each.id, number + 1, errors[number] is None, texts[number])] if number % 5 else [] for number, each in enumerate(keys)
+        [(each.id, number + 1, errors[number] is None, texts[number])] if number % 5 else []
+        for number, each in enumerate(keys)
     ]
     answers = run(flows.write_outcomes([(work, None) for work in works], "q", TTL_S))
-    assert [answer for answer, _ in answers] == ["done" if number % 5 else "late" for number in range(250)]
+    assert [answer for answer, _ in answers] == [
+        "done" if number % 5 else "late" for number in range(250)
+    ]
 
 
-def test_outcomes_come_along_where_they_are_to_be_pushed_to_a_queue_as_well(run: Run, worked: Worked, fresh: Fresh) -> None:
+def test_outcomes_come_along_where_they_are_to_be_pushed_to_a_queue_as_well(
+    run: Run, worked: Worked, fresh: Fresh
+) -> None:
     other = worked.work("b")._replace(keys=JobKeys(fresh("job"), worked.keys.cluster))
-    [(first, text), (second, _)] = run(flows.write_outcomes([(worked.work("a")._replace(done="q.done"), None), (other, None)], "q", TTL_S))
+    [(first, text), (second, _)] = run(
+        flows.write_outcomes(
+            [(worked.work("a")._replace(done="q.done"), None), (other, None)], "q", TTL_S
+        )
+    )
     assert (first, second) == ("ok", "ok")
     [[stored]] = run(flows.read_outcomes([worked.keys]))
     assert flows.decode_outcome(text) == stored
-    [(again, text)] = run(flows.begin_work([worked.work("c", 7, 2, 300)._replace(done="q.done")], TTL_S))
+    [(again, text)] = run(
+        flows.begin_work([worked.work("c", 7, 2, 300)._replace(done="q.done")], TTL_S)
+    )
     assert (again, flows.decode_outcome(text)) == ("done", stored)
 
 

@@ -29,10 +29,15 @@ def keys(run: Run, redis: Redis, fresh_keys: Any) -> QueueKeys:
 
 
 def hours(found: list[ReaderLag]) -> Ages:
-    return {each.reader: (each.kind, each.behind, each.behind_s and each.behind_s // 3600) for each in found}
+    return {
+        each.reader: (each.kind, each.behind, each.behind_s and each.behind_s // 3600)
+        for each in found
+    }
 
 
-def test_the_age_of_a_message_is_known_where_the_clock_reaches(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_the_age_of_a_message_is_known_where_the_clock_reaches(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     found = run(times_of_ids.ages([(keys, id) for id in (1, 3, 4, 6, 7)]))
     assert [age // HOUR for age in found] == [2, 2, 1, 1, -1]
     npm_push(redis, keys)
@@ -41,11 +46,15 @@ def test_the_age_of_a_message_is_known_where_the_clock_reaches(run: Run, redis: 
     pass_by(redis, keys, -10 * HOUR)
     assert run(times_of_ids.ages([(keys, 7)])) == [0], "a clock that was set back"
     redis("DEL", keys.clock)
-    assert run(times_of_ids.ages([(keys, 7)])) == [-1], "the first time that is known says nothing of what was there before"
+    assert run(times_of_ids.ages([(keys, 7)])) == [-1], (
+        "the first time that is known says nothing of what was there before"
+    )
     assert run(times_of_ids.ages([(QueueKeys("none", keys.cluster), 1)])) == [-1]
 
 
-def test_every_reader_of_a_queue_is_listed_with_messages_and_seconds(run: Run, keys: QueueKeys) -> None:
+def test_every_reader_of_a_queue_is_listed_with_messages_and_seconds(
+    run: Run, keys: QueueKeys
+) -> None:
     run(subscribe([keys], "done", ["latest"]))
     run(subscribe([keys], "late", [2]))
     run(subscribe([keys], "later", [0]))
@@ -56,7 +65,9 @@ def test_every_reader_of_a_queue_is_listed_with_messages_and_seconds(run: Run, k
         "later": ("ordered", 6, 2),
         "shared": ("shared", 3, 1),
     }
-    assert {each.name: each.behind_s and each.behind_s // 3600 for each in run(list_subscriptions(keys))} == {
+    assert {
+        each.name: each.behind_s and each.behind_s // 3600 for each in run(list_subscriptions(keys))
+    } == {
         "done": 0,
         "late": 2,
         "later": 2,
@@ -64,7 +75,9 @@ def test_every_reader_of_a_queue_is_listed_with_messages_and_seconds(run: Run, k
     }
 
 
-def test_what_reads_without_a_name_is_behind_by_what_it_has_not_acknowledged(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_what_reads_without_a_name_is_behind_by_what_it_has_not_acknowledged(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     assert hours(run(read_lags([keys]))) == {"": ("consumer", 6, 2)}
     redis("SET", keys.lease(""), "a-query", "PX", 60_000)
     [state] = run(states([(keys, -1)]))
@@ -85,7 +98,9 @@ def test_what_a_reliable_consumer_has_taken_is_still_waiting(run: Run, keys: Que
     assert hours(run(read_lags([keys]))) == {"": ("consumer", 3, 1)}
 
 
-def test_messages_of_peers_count_from_when_they_were_seen(run: Run, redis: Redis, fresh_keys: Any) -> None:
+def test_messages_of_peers_count_from_when_they_were_seen(
+    run: Run, redis: Redis, fresh_keys: Any
+) -> None:
     keys = fresh_keys("lag")
     run(queue.attach(keys, "b" * 16, ttl_s=600))
     npm_push(redis, keys, 5)
@@ -100,11 +115,15 @@ def test_messages_of_peers_count_from_when_they_were_seen(run: Run, redis: Redis
     assert found.behind_s < 10
 
 
-def test_many_queues_are_asked_together_and_those_that_do_not_exist_have_no_readers(run: Run, fresh_keys: Any) -> None:
+def test_many_queues_are_asked_together_and_those_that_do_not_exist_have_no_readers(
+    run: Run, fresh_keys: Any
+) -> None:
     made = [fresh_keys(f"many{n}") for n in range(7)]
     for n, keys in enumerate(made):
         run(queue.attach(keys, "b" * 16, ttl_s=600))
         run(queue.push_many(keys, [b"v"] * n))
     found = run(read_lags([*made, fresh_keys("none")]))
-    assert [(each.queue, each.behind) for each in found] == [(keys.name, n) for n, keys in enumerate(made) if n]
+    assert [(each.queue, each.behind) for each in found] == [
+        (keys.name, n) for n, keys in enumerate(made) if n
+    ]
     assert run(read_lags([])) == []

@@ -1,4 +1,6 @@
-"""Mirrors on every layout, through both drivers: same ids, same bytes, whatever comes late, twice or half; and what no mirror takes."""
+"""Mirrors on every layout, through both drivers: same ids, same bytes, whatever comes late, twice
+or half; and what no mirror takes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.dead_letter import put_back
 from busmq_spark.core.idempotent_push import push_from
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import NEWEST_MESSAGE, NO_MARK, MirrorAppendResult, MirrorChunk, MirrorOf, OriginQueueState
+from busmq_spark.core.mirror import (
+    NEWEST_MESSAGE,
+    NO_MARK,
+    MirrorAppendResult,
+    MirrorChunk,
+    MirrorOf,
+    OriginQueueState,
+)
 from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.errors import MirrorStopped, QueueIsMirror, QueueMissing
@@ -29,7 +38,9 @@ OF = MirrorOf("redis://eu:6379", ("eu",))
 
 
 class Pair:
-    """A queue, and its mirror beside it (under another name: one server is enough to see what the scripts do)."""
+    """A queue, and its mirror beside it (under another name: one server is enough to see what the
+    scripts do).
+    """
 
     def __init__(self, run: Run, redis: Redis, origin: QueueKeys, keys: QueueKeys) -> None:
         self.run, self.redis, self.origin, self.keys = run, redis, origin, keys
@@ -37,7 +48,11 @@ class Pair:
 
     def push(self, many: int) -> None:
         [now] = self.run(reader_operations.states([(self.origin, -1)]))
-        self.run(queue.push_many(self.origin, [b"v%d" % id for id in range(now.last_id + 1, now.last_id + many + 1)]))
+        self.run(
+            queue.push_many(
+                self.origin, [b"v%d" % id for id in range(now.last_id + 1, now.last_id + many + 1)]
+            )
+        )
 
     def span(self, after: int = NO_MARK, upto: int = NEWEST_MESSAGE) -> OriginQueueState:
         [found] = self.run(flows.read_spans([(self.origin, (after, upto))]))
@@ -53,7 +68,10 @@ class Pair:
         span = self.span()
         after, upto = self.last if after is None else after, upto or span.last_id
         stored = [(id, value) for id, value in self.stored(self.origin) if after < id <= upto]
-        pairs = b"".join(b"$%d\r\n%d\r\n$%d\r\n%b\r\n" % (len(str(id)), id, len(value), value) for id, value in stored)
+        pairs = b"".join(
+            b"$%d\r\n%d\r\n$%d\r\n%b\r\n" % (len(str(id)), id, len(value), value)
+            for id, value in stored
+        )
         return MirrorChunk(span.born, after, upto, span.last_id, floor, len(stored), pairs)
 
     def append(self, chunk: MirrorChunk) -> MirrorAppendResult:
@@ -88,7 +106,9 @@ def pair(run: Run, redis: Redis, born: Born, fresh_keys: FreshKeys) -> Make:
     return make
 
 
-def test_a_mirror_has_the_ids_the_bytes_the_life_and_the_settings_of_its_origin(pair: Make, run: Run, redis: Redis) -> None:
+def test_a_mirror_has_the_ids_the_bytes_the_life_and_the_settings_of_its_origin(
+    pair: Make, run: Run, redis: Redis
+) -> None:
     both = pair(5, ttl_s=90, maxsize=7)
     assert both.begin().status == "ok"
     both.copy()
@@ -102,7 +122,10 @@ def test_a_mirror_has_the_ids_the_bytes_the_life_and_the_settings_of_its_origin(
     assert of_mirror == of_origin
     assert both.field("sizes") == redis("HGET", both.origin.metadata, "sizes")
     assert run(times_of_ids.ms_of(both.keys, 5)) is not None
-    assert all(0 < redis("TTL", key) <= 90 for key in (both.keys.metadata, both.keys.messages, both.keys.msgid))
+    assert all(
+        0 < redis("TTL", key) <= 90
+        for key in (both.keys.metadata, both.keys.messages, both.keys.msgid)
+    )
     [found] = run(flows.read_mirror_states([both.keys]))
     assert found == flows.MirrorQueueState(both.keys.name, OF, 5, 5)
     assert run(flows.read_mirror_states([both.origin])) == [None]
@@ -129,7 +152,9 @@ def test_of_a_chunk_that_another_mirror_has_begun_the_rest_is_appended(pair: Mak
     assert both.stored() == both.stored(both.origin)
 
 
-@given(chunks=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.booleans()), max_size=12))
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.booleans()), max_size=12)
+)
 def test_whatever_chunks_come_in_whatever_order_the_mirror_is_a_prefix_of_its_origin(
     chunks: Sequence[tuple[int, int, bool]], link: Any, born: Born, fresh_keys: FreshKeys
 ) -> None:
@@ -146,7 +171,9 @@ def test_whatever_chunks_come_in_whatever_order_the_mirror_is_a_prefix_of_its_or
     assert set(known) <= set(both.stored(both.origin))
 
 
-def test_holes_and_what_was_taken_before_it_was_copied_are_followed(pair: Make, run: Run, redis: Redis) -> None:
+def test_holes_and_what_was_taken_before_it_was_copied_are_followed(
+    pair: Make, run: Run, redis: Redis
+) -> None:
     both = pair(6)
     redis("LREM", both.origin.messages, 1, "3"), redis("LREM", both.origin.messages, 1, "v3")
     both.begin()
@@ -156,13 +183,19 @@ def test_holes_and_what_was_taken_before_it_was_copied_are_followed(pair: Make, 
     both.push(2)
     run(queue.trim(both.origin, 8))
     both.copy()
-    assert (both.last, [id for id, _ in both.stored()], redis("GET", both.keys.msgid)) == (8, [1, 2, 4, 5, 6], b"8")
+    assert (both.last, [id for id, _ in both.stored()], redis("GET", both.keys.msgid)) == (
+        8,
+        [1, 2, 4, 5, 6],
+        b"8",
+    )
     both.push(1)
     both.copy()
     assert both.stored()[-1] == (9, b"v9")
 
 
-def test_a_mirror_of_a_queue_that_was_trimmed_begins_where_the_origin_does(pair: Make, run: Run) -> None:
+def test_a_mirror_of_a_queue_that_was_trimmed_begins_where_the_origin_does(
+    pair: Make, run: Run
+) -> None:
     both = pair(6)
     run(queue.trim(both.origin, 4))
     assert both.begin().last == 4
@@ -177,7 +210,9 @@ def test_a_mirror_of_a_queue_that_was_trimmed_begins_where_the_origin_does(pair:
     assert empty.stored() == [(4, b"v4")]
 
 
-def test_trims_are_followed_but_for_what_a_reader_of_the_mirror_has_not_acked(pair: Make, run: Run) -> None:
+def test_trims_are_followed_but_for_what_a_reader_of_the_mirror_has_not_acked(
+    pair: Make, run: Run
+) -> None:
     both = pair(6)
     both.begin()
     both.copy()
@@ -186,7 +221,11 @@ def test_trims_are_followed_but_for_what_a_reader_of_the_mirror_has_not_acked(pa
     run(register(both.keys, "local", 3))
     both.append(both.chunk(floor=6))
     assert [id for id, _ in both.stored()] == [4, 5, 6]
-    run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(both.keys, 6, both.span().born, "")], "local"))
+    run(
+        reader_operations.ack_to(
+            [reader_operations.CumulativeAckRequest(both.keys, 6, both.span().born, "")], "local"
+        )
+    )
     assert both.stored() == []
     both.push(1)
     both.copy()
@@ -202,7 +241,9 @@ def test_a_long_trim_goes_in_bounded_steps(pair: Make, monkeypatch: pytest.Monke
     assert [id for id, _ in both.stored()] == [7]
 
 
-def test_nothing_of_ours_pushes_to_a_mirror_and_all_of_it_once_it_is_promoted(pair: Make, run: Run, redis: Redis) -> None:
+def test_nothing_of_ours_pushes_to_a_mirror_and_all_of_it_once_it_is_promoted(
+    pair: Make, run: Run, redis: Redis
+) -> None:
     both = pair(3)
     both.begin()
     both.copy()
@@ -229,7 +270,9 @@ def test_nothing_of_ours_pushes_to_a_mirror_and_all_of_it_once_it_is_promoted(pa
     assert run(flows.promote(both.keys)) == (False, 9, 0), "promoting again does nothing"
 
 
-def test_what_is_under_way_when_a_mirror_is_promoted_is_refused_and_the_range_is_known(pair: Make, run: Run) -> None:
+def test_what_is_under_way_when_a_mirror_is_promoted_is_refused_and_the_range_is_known(
+    pair: Make, run: Run
+) -> None:
     both = pair(3)
     both.begin()
     both.copy()
@@ -244,19 +287,29 @@ def test_what_is_under_way_when_a_mirror_is_promoted_is_refused_and_the_range_is
     assert (again.status, again.born, again.last, again.promoted) == ("own", both.span().born, 4, 3)
 
 
-def test_an_id_given_by_a_program_that_does_not_know_mirrors_stops_it_and_is_named(pair: Make, redis: Redis) -> None:
+def test_an_id_given_by_a_program_that_does_not_know_mirrors_stops_it_and_is_named(
+    pair: Make, redis: Redis
+) -> None:
     both = pair(3)
     both.begin()
     both.copy()
     npm_push(redis, both.keys, 2)
     both.push(2)
-    with pytest.raises(MirrorStopped, match=r"ids 4\.\.5 were given here, by a program that does not know mirrors") as caught:
+    with pytest.raises(
+        MirrorStopped, match=r"ids 4\.\.5 were given here, by a program that does not know mirrors"
+    ) as caught:
         both.append(both.chunk())
-    assert (caught.value.details["kind"], caught.value.details["first"], caught.value.details["last"]) == ("foreign", 4, 5)
+    assert (
+        caught.value.details["kind"],
+        caught.value.details["first"],
+        caught.value.details["last"],
+    ) == ("foreign", 4, 5)
     assert len(both.stored()) == 5
 
 
-def test_a_new_life_begins_only_in_the_place_of_the_one_that_was_seen(pair: Make, run: Run, redis: Redis) -> None:
+def test_a_new_life_begins_only_in_the_place_of_the_one_that_was_seen(
+    pair: Make, run: Run, redis: Redis
+) -> None:
     both = pair(3)
     before = both.begin().born
     both.copy()
@@ -277,7 +330,9 @@ def test_a_new_life_begins_only_in_the_place_of_the_one_that_was_seen(pair: Make
     assert redis("EXISTS", both.keys.toack) == 0
 
 
-def test_a_queue_of_this_place_s_own_is_not_written_over_but_on_request(pair: Make, run: Run) -> None:
+def test_a_queue_of_this_place_s_own_is_not_written_over_but_on_request(
+    pair: Make, run: Run
+) -> None:
     both = pair(3)
     run(queue.attach(both.keys, "d" * 16, ttl_s=60))
     run(queue.push(both.keys, b"mine"))
@@ -291,7 +346,9 @@ def test_a_queue_of_this_place_s_own_is_not_written_over_but_on_request(pair: Ma
     assert both.stored() == both.stored(both.origin)
 
 
-def test_a_mirror_that_expired_begins_again_with_the_same_life_and_its_local_positions(pair: Make, run: Run, redis: Redis) -> None:
+def test_a_mirror_that_expired_begins_again_with_the_same_life_and_its_local_positions(
+    pair: Make, run: Run, redis: Redis
+) -> None:
     both = pair(3)
     both.begin()
     both.copy()
@@ -309,7 +366,10 @@ def test_a_mirror_that_expired_begins_again_with_the_same_life_and_its_local_pos
 def test_fingerprints_are_those_of_the_ids_asked_for(pair: Make, run: Run) -> None:
     both = pair(5)
     found = both.span(2, 4)
-    assert (found.after_mark, found.upto_mark) == (reader_operations.fingerprint(b"v2"), reader_operations.fingerprint(b"v4"))
+    assert (found.after_mark, found.upto_mark) == (
+        reader_operations.fingerprint(b"v2"),
+        reader_operations.fingerprint(b"v4"),
+    )
     assert (both.span().upto, both.span().upto_mark) == (5, reader_operations.fingerprint(b"v5"))
     run(queue.trim(both.origin, 3))
     found = both.span(2, 9)
@@ -330,7 +390,9 @@ def test_the_mark_of_the_last_message_is_known_without_the_message(pair: Make, r
     assert both.begin().mark == reader_operations.fingerprint(b"v3")
 
 
-def test_groups_of_the_origin_are_had_where_it_has_them_and_never_behind_what_is_copied(pair: Make, run: Run, redis: Redis) -> None:
+def test_groups_of_the_origin_are_had_where_it_has_them_and_never_behind_what_is_copied(
+    pair: Make, run: Run, redis: Redis
+) -> None:
     both = pair(6)
     born = both.begin().born
     run(register(both.origin, "billing", 2))
@@ -339,30 +401,52 @@ def test_groups_of_the_origin_are_had_where_it_has_them_and_never_behind_what_is
     assert (life, dict(wanted)) == (born, {"billing": (2, False), "mail": (0, True)})
     both.append(both.chunk(0, 4))
     assert run(flows.set_positions(both.keys, born, {**wanted, "ahead": (6, False)}))
-    assert run(reader_operations.subscriptions([both.keys])) == [{"billing": 2, "mail": 0, "ahead": 4}]
+    assert run(reader_operations.subscriptions([both.keys])) == [
+        {"billing": 2, "mail": 0, "ahead": 4}
+    ]
     run(register(both.keys, "local", 1))
     assert run(flows.set_positions(both.keys, born, {"billing": (3, False), "local": (4, False)}))
-    assert run(reader_operations.subscriptions([both.keys])) == [{"billing": 3, "local": 1}], "what is gone goes, what is of this place stays"
+    assert run(reader_operations.subscriptions([both.keys])) == [{"billing": 3, "local": 1}], (
+        "what is gone goes, what is of this place stays"
+    )
     run(reader_operations.lease([both.keys], "billing", "a reader", 10_000, [""]))
     run(flows.set_positions(both.keys, born, {"billing": (4, False)}))
-    assert run(reader_operations.subscriptions([both.keys])) == [{"billing": 3, "local": 1}], "it is read here"
+    assert run(reader_operations.subscriptions([both.keys])) == [{"billing": 3, "local": 1}], (
+        "it is read here"
+    )
     assert not run(flows.set_positions(both.keys, "e" * 16, {}))
     assert not run(flows.set_positions(both.origin, born, {}))
 
 
-def test_a_shared_group_goes_on_at_a_promoted_mirror_behind_what_is_settled(pair: Make, run: Run) -> None:
+def test_a_shared_group_goes_on_at_a_promoted_mirror_behind_what_is_settled(
+    pair: Make, run: Run
+) -> None:
     both = pair(6)
     born = both.begin().born
     both.copy()
     run(register(both.origin, "mail", "earliest", shared={"lease_ms": 1000}))
     leased = run(shared_group.lease(both.origin, "mail", "t1", 3)).deliveries
-    run(shared_group.settle(both.origin, "mail", born, [shared_group.SettleRequest(each.id, each.token, "ack") for each in leased[:2]]))
+    run(
+        shared_group.settle(
+            both.origin,
+            "mail",
+            born,
+            [shared_group.SettleRequest(each.id, each.token, "ack") for each in leased[:2]],
+        )
+    )
     [(_, wanted)] = run(flows.read_group_positions([both.origin]))
     run(flows.set_positions(both.keys, born, wanted))
     run(flows.promote(both.keys))
     run(register(both.keys, "mail", "latest", shared={"lease_ms": 1000}))
-    assert [each.id for each in run(shared_group.lease(both.keys, "mail", "t2", 9)).deliveries] == [3, 4, 5, 6]
-    assert run(flows.set_positions(both.keys, born, {})) is False, "a late call changes nothing once it is promoted"
+    assert [each.id for each in run(shared_group.lease(both.keys, "mail", "t2", 9)).deliveries] == [
+        3,
+        4,
+        5,
+        6,
+    ]
+    assert run(flows.set_positions(both.keys, born, {})) is False, (
+        "a late call changes nothing once it is promoted"
+    )
 
 
 def test_ids_rise_at_a_mirror_that_two_copy_at_once(pair: Make) -> None:

@@ -1,4 +1,6 @@
-"""Several clients at once against a simple model of a queue: any order of their calls, the same outcome."""
+"""Several clients at once against a simple model of a queue: any order of their calls, the same
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -81,11 +83,17 @@ def both(run: Run, keys: QueueKeys, model: Model, what: str, how: object) -> tup
         case "pop", int(most):
             return run(queue.pop(keys, most=most)), model.pop(most, reliable=False)
         case "reliable_pop", int(most):
-            return run(queue.pop(keys, reliable=True, ttl_s=60, most=most)), model.pop(most, reliable=True)
+            return run(queue.pop(keys, reliable=True, ttl_s=60, most=most)), model.pop(
+                most, reliable=True
+            )
         case "ack" | "restore", int(last):
-            return run(queue.ack(keys, last, ttl_s=60, restore=what == "restore")), model.ack(last, what == "restore")
+            return run(queue.ack(keys, last, ttl_s=60, restore=what == "restore")), model.ack(
+                last, what == "restore"
+            )
         case "ack_to", (int(id), str(subscription)):
-            return run(reader_operations.ack_to([CumulativeAckRequest(keys, id, "b", "")], subscription))[0].status, model.ack_to(id, subscription)
+            return run(
+                reader_operations.ack_to([CumulativeAckRequest(keys, id, "b", "")], subscription)
+            )[0].status, model.ack_to(id, subscription)
     had, model.messages = bool(model.messages), []
     return run(queue.flush(keys)), had
 
@@ -101,7 +109,10 @@ def clients(redis_url: str) -> Iterator[list[SyncLink]]:
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 2), steps), max_size=30), st.sampled_from([0, 0, 7]))
 def test_clients_that_interleave_any_calls_see_one_queue(
-    clients: list[SyncLink], fresh_keys: FreshKeys, calls: list[tuple[int, tuple[str, object]]], maxsize: int
+    clients: list[SyncLink],
+    fresh_keys: FreshKeys,
+    calls: list[tuple[int, tuple[str, object]]],
+    maxsize: int,
 ) -> None:
     keys, model = fresh_keys(), Model(maxsize)
     clients[0].run(queue.attach(keys, "b", ttl_s=60, maxsize=maxsize))

@@ -1,4 +1,6 @@
-"""What a queue keeps of what is acknowledged: by age, number and bytes, while readers go on, go back, come late and leave."""
+"""What a queue keeps of what is acknowledged: by age, number and bytes, while readers go on, go
+back, come late and leave.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import idempotent_push, lag, queue, reader_operations, reader_subscriptions, retention, shared_group, times_of_ids
+from busmq_spark.core import (
+    idempotent_push,
+    lag,
+    queue,
+    reader_operations,
+    reader_subscriptions,
+    retention,
+    shared_group,
+    times_of_ids,
+)
 from busmq_spark.core.command_generators import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import count_messages_to_delete
@@ -65,7 +76,9 @@ def numbers(run: Run, keys: QueueKeys) -> tuple[int, int]:
     return waiting, known.kept_count
 
 
-def test_an_ack_moves_the_position_and_deletes_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_an_ack_moves_the_position_and_deletes_nothing(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     push(run, keys, 10)
     assert run(retention.set_retention(keys, HUNDRED)) == Retention(None, 100, None, 10, 0)
     assert ack(run, redis, keys, 7) == AckResult("ok", "0")
@@ -76,8 +89,16 @@ def test_an_ack_moves_the_position_and_deletes_nothing(run: Run, redis: Redis, k
     assert numbers(run, keys) == (3, 7)
 
 
-@pytest.mark.parametrize("limits", [parse_limits(*given) for given in (("1h", None, None), ("7d", 4, None), (None, 4, None), (None, None, 4))])
-def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redis, keys: QueueKeys, limits: str) -> None:
+@pytest.mark.parametrize(
+    "limits",
+    [
+        parse_limits(*given)
+        for given in (("1h", None, None), ("7d", 4, None), (None, 4, None), (None, None, 4))
+    ],
+)
+def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(
+    run: Run, redis: Redis, keys: QueueKeys, limits: str
+) -> None:
     for _ in range(3):
         push(run, keys, 1)
         push(run, keys, 1)
@@ -87,15 +108,21 @@ def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redi
     run(retention.set_retention(keys, limits))
     assert numbers(run, keys) == (10, 0), "nobody has read any of it"
     ack(run, redis, keys, 3)
-    assert ids(redis, keys) == list(range(4, 11)), "6 are beyond the limit, of which 3 are acknowledged"
+    assert ids(redis, keys) == list(range(4, 11)), (
+        "6 are beyond the limit, of which 3 are acknowledged"
+    )
     ack(run, redis, keys, 10)
     assert ids(redis, keys) == list(range(7, 11))
     assert numbers(run, keys) == (0, 4)
-    assert run(reader_subscriptions.register(keys, "late")) == 6, "the oldest kept message is the earliest"
+    assert run(reader_subscriptions.register(keys, "late")) == 6, (
+        "the oldest kept message is the earliest"
+    )
     assert numbers(run, keys) == (0, 4), "they wait for that one alone"
 
 
-def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     push(run, keys, 10)
     while True:
         run(retention.set_retention(keys, parse_limits(None, 2, None)))
@@ -112,7 +139,9 @@ def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run
     assert ids(redis, keys) == [10, 11]
 
 
-@pytest.mark.parametrize("how", ["push", "push_from", "push_once", "commit", "note", "touch", "retain"])
+@pytest.mark.parametrize(
+    "how", ["push", "push_from", "push_once", "commit", "note", "touch", "retain"]
+)
 def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys, how: str) -> None:
     run(retention.set_retention(keys, parse_limits("1h", None, None)))
     push(run, keys, 10)
@@ -128,10 +157,23 @@ def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys,
             assert run(idempotent_push.push_from(keys, "box", [1], [b"v"])) == (1, 0)
         case "push_once":
             names = (*keys.peer_keys, keys.sinks, keys.clock, keys.acks, keys.bytes)
-            run(_one(script("push_once", names, (keys.available, "query", 600, "origin", 1, 1, 0, b"v"))))
+            run(
+                _one(
+                    script(
+                        "push_once", names, (keys.available, "query", 600, "origin", 1, 1, 0, b"v")
+                    )
+                )
+            )
         case "commit":
             redis("RPUSH", keys.stage("a:0:1"), "v")
-            assert run(commit(keys, "sink", 0, [StagedList(keys.name, 0, keys.stage("a:0:1"), ((1, 1),))])) is None
+            assert (
+                run(
+                    commit(
+                        keys, "sink", 0, [StagedList(keys.name, 0, keys.stage("a:0:1"), ((1, 1),))]
+                    )
+                )
+                is None
+            )
         case "note":
             run(times_of_ids.note_times([keys]))
         case "touch":
@@ -145,7 +187,9 @@ def _one(call: Any) -> Any:
     return (yield call)
 
 
-def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     push(run, keys, 10)
     run(retention.set_retention(keys, parse_limits(None, 2, None)))
     for name in ("slow", "quick"):
@@ -176,7 +220,14 @@ def test_a_shared_group_leases_again_what_is_kept(run: Run, redis: Redis, keys: 
     for round_ in (1, 2):
         held = run(shared_group.lease(keys, "g", f"t{round_}", 10)).deliveries
         assert [(each.id, each.tries) for each in held] == [(id, 1) for id in range(1, 7)]
-        assert run(shared_group.settle(keys, "g", BORN, [SettleRequest(each.id, each.token, "ack") for each in held])) == [1] * 6
+        assert (
+            run(
+                shared_group.settle(
+                    keys, "g", BORN, [SettleRequest(each.id, each.token, "ack") for each in held]
+                )
+            )
+            == [1] * 6
+        )
         assert numbers(run, keys) == (0, 6)
         assert run(reader_subscriptions.seek(keys, "g", "earliest")) == 0
     run(reader_subscriptions.seek(keys, "g", "latest"))
@@ -209,11 +260,21 @@ def test_an_end_deletes_what_is_acked_in_steps(run: Run, redis: Redis, keys: Que
     assert run(retention.set_retention(keys, parse_limits(None, None, None))) is None, "again"
 
 
-def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     run(retention.set_retention(keys, WEEK))
     push(run, keys, 5001)
     ack(run, redis, keys, 5000)
-    names = (keys.metadata, keys.messages, keys.msgid, keys.toack, keys.acks, keys.clock, keys.bytes)
+    names = (
+        keys.metadata,
+        keys.messages,
+        keys.msgid,
+        keys.toack,
+        keys.acks,
+        keys.clock,
+        keys.bytes,
+    )
     run(_one(script("retain", names, ("end", 2000))))
     assert ids(redis, keys)[0] == 2001
     push(run, keys, 1)
@@ -221,7 +282,9 @@ def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, r
     assert (ids(redis, keys), redis("HGET", keys.metadata, "retain")) == ([5001, 5002], None)
 
 
-def test_an_end_waits_for_a_reader_that_has_gone_back(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_an_end_waits_for_a_reader_that_has_gone_back(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     run(retention.set_retention(keys, WEEK))
     push(run, keys, 10)
     run(reader_subscriptions.register(keys, "s"))
@@ -235,7 +298,9 @@ def test_an_end_waits_for_a_reader_that_has_gone_back(run: Run, redis: Redis, ke
     assert (ids(redis, keys), run(retention.read_retention(keys))) == ([], None)
 
 
-def test_messages_of_peers_are_kept_from_when_they_were_seen(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_messages_of_peers_are_kept_from_when_they_were_seen(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     run(retention.set_retention(keys, parse_limits("1h", None, None)))
     npm_push(redis, keys, 5)
     soon(redis, keys)
@@ -261,7 +326,9 @@ def test_bytes_of_peers_are_counted_too(run: Run, redis: Redis, keys: QueueKeys)
     assert ids(redis, keys)[0] > 5
 
 
-def test_a_call_counts_a_bounded_number_of_bytes_of_peers(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_a_call_counts_a_bounded_number_of_bytes_of_peers(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     run(retention.set_retention(keys, parse_limits(None, None, 10**9)))
     redis("RPUSH", keys.messages, *(word for id in range(1, 1501) for word in (id, "v")))
     redis("SET", keys.msgid, 1500)
@@ -270,13 +337,19 @@ def test_a_call_counts_a_bounded_number_of_bytes_of_peers(run: Run, redis: Redis
         assert redis("HGET", keys.metadata, "bytes").split(b":")[1] == counted
 
 
-def test_a_late_reader_goes_back_to_where_its_checkpoint_is(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    """What a query does that begins anew, or with an older checkpoint, below what its subscription has acknowledged."""
+def test_a_late_reader_goes_back_to_where_its_checkpoint_is(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
+    """What a query does that begins anew, or with an older checkpoint, below what its subscription
+    has acknowledged.
+    """
     run(retention.set_retention(keys, HUNDRED))
     push(run, keys, 10)
     run(reader_operations.subscribe([keys], "s", ["earliest"]))
     ack(run, redis, keys, 10, "s")
-    assert run(reader_operations.subscribe([keys], "s", [4])) == [10], "one who only registers keeps its place"
+    assert run(reader_operations.subscribe([keys], "s", [4])) == [10], (
+        "one who only registers keeps its place"
+    )
     assert run(reader_operations.subscribe([keys], "s", ["=4"])) == [4]
     assert run(reader_operations.subscribe([keys], "s", ["=6"])) == [4], "it goes back only"
     run(retention.set_retention(keys, parse_limits(None, 1, None)))
@@ -306,11 +379,15 @@ def test_a_queue_that_is_made_anew_keeps_nothing(run: Run, redis: Redis, keys: Q
     run(queue.attach(keys, "c" * 16, ttl_s=600))
     push(run, keys, 3)
     assert (run(retention.read_retention(keys)), numbers(run, keys)) == (None, (3, 0))
-    assert ack(run, redis, keys, 2) == AckResult("recreated", "c" * 16), "an ack of the life before, that comes late"
+    assert ack(run, redis, keys, 2) == AckResult("recreated", "c" * 16), (
+        "an ack of the life before, that comes late"
+    )
     assert ids(redis, keys) == [1, 2, 3]
 
 
-def test_ids_that_begin_again_do_not_count_as_acknowledged(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_ids_that_begin_again_do_not_count_as_acknowledged(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     run(retention.set_retention(keys, parse_limits(None, 1, None)))
     push(run, keys, 10)
     run(reader_subscriptions.register(keys, "s", "latest"))
@@ -332,7 +409,9 @@ def test_ids_of_16_digits(run: Run, redis: Redis, keys: QueueKeys) -> None:
     assert redis("HGET", keys.metadata, "done") == b"%d" % (2**53 - 2)
 
 
-def test_a_clock_that_is_set_back_keeps_what_is_there(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_a_clock_that_is_set_back_keeps_what_is_there(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     run(retention.set_retention(keys, parse_limits("1h", None, None)))
     push(run, keys, 5)
     pass_by(redis, keys, -DAY)
@@ -346,18 +425,26 @@ def test_limits_are_changed_while_readers_run(run: Run, redis: Redis, keys: Queu
     run(retention.set_retention(keys, parse_limits(None, None, 1000)))
     ack(run, redis, keys, 10)
     assert numbers(run, keys) == (0, 10)
-    assert run(retention.set_retention(keys, parse_limits(None, 4, None))) == Retention(None, 4, None, 0, 4)
+    assert run(retention.set_retention(keys, parse_limits(None, 4, None))) == Retention(
+        None, 4, None, 0, 4
+    )
     assert redis("EXISTS", keys.bytes) == 0
-    assert run(retention.set_retention(keys, parse_limits(None, 100, None))) == Retention(None, 100, None, 0, 4), "what is gone stays so"
+    assert run(retention.set_retention(keys, parse_limits(None, 100, None))) == Retention(
+        None, 100, None, 0, 4
+    ), "what is gone stays so"
 
 
-def test_what_readers_of_a_mirror_have_acknowledged_counts_as_such(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_what_readers_of_a_mirror_have_acknowledged_counts_as_such(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     push(run, keys, 6)
     redis("HSET", keys.acks, "one", 4, "two", 5, ":born", BORN)
     assert run(retention.set_retention(keys, HUNDRED)) == Retention(None, 100, None, 2, 4)
 
 
-def test_what_cannot_be_kept_is_refused(run: Run, redis: Redis, keys: QueueKeys, fresh_keys: Any) -> None:
+def test_what_cannot_be_kept_is_refused(
+    run: Run, redis: Redis, keys: QueueKeys, fresh_keys: Any
+) -> None:
     with pytest.raises(QueueMissing):
         run(retention.set_retention(fresh_keys("none"), WEEK))
     push(run, keys, 3)
@@ -367,7 +454,9 @@ def test_what_cannot_be_kept_is_refused(run: Run, redis: Redis, keys: QueueKeys,
     assert redis("HEXISTS", keys.metadata, "retain") == 0
 
 
-def test_a_queue_that_keeps_for_months_notes_fewer_times(run: Run, redis: Redis, keys: QueueKeys) -> None:
+def test_a_queue_that_keeps_for_months_notes_fewer_times(
+    run: Run, redis: Redis, keys: QueueKeys
+) -> None:
     """At most 604,800 of them: of 90 days one in 13 s. To that time it is right, then."""
     run(retention.set_retention(keys, parse_limits("90d", None, None)))
     for _ in range(20):
@@ -375,13 +464,23 @@ def test_a_queue_that_keeps_for_months_notes_fewer_times(run: Run, redis: Redis,
         pass_by(redis, keys, 2 * SECOND)
     times = [each.ms for each in noted(redis, keys)[1:-1]]
     assert 2 <= len(times) <= 4
-    assert all(12 * SECOND <= later - earlier <= 20 * SECOND for earlier, later in itertools.pairwise(times))
+    assert all(
+        12 * SECOND <= later - earlier <= 20 * SECOND
+        for earlier, later in itertools.pairwise(times)
+    )
 
 
-def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_else(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_else(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     keys = QueueKeys(fresh("kept"))
-    redis_server.command("ACL", "SETUSER", "timeless", "reset", "on", ">secret", "~*", "&*", "+@all", "-time")
-    link, other = SyncLink(parse(f"redis://timeless:secret@127.0.0.1:{redis_server.port}")[0]), SyncLink(parse(redis_server.url)[0])
+    redis_server.command(
+        "ACL", "SETUSER", "timeless", "reset", "on", ">secret", "~*", "&*", "+@all", "-time"
+    )
+    link, other = (
+        SyncLink(parse(f"redis://timeless:secret@127.0.0.1:{redis_server.port}")[0]),
+        SyncLink(parse(redis_server.url)[0]),
+    )
     try:
         link.run(queue.attach(keys, BORN, ttl_s=60))
         with pytest.raises(RedisUnauthorized):
@@ -389,11 +488,17 @@ def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_
         assert link.run(retention.read_retention(keys)) is None
         link.run(retention.set_retention(keys, parse_limits(None, 2, None)))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 9, BORN, "")]))[0].status == "ok"
+        assert (
+            link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 9, BORN, "")]))[0].status
+            == "ok"
+        )
         assert link.run(read_at(keys, 0))[0].id == 8
         other.run(retention.set_retention(keys, WEEK))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 18, BORN, "")]))[0].status == "ok"
+        assert (
+            link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 18, BORN, "")]))[0].status
+            == "ok"
+        )
         assert link.run(read_at(keys, 0))[0].id == 8, "only others let it go by its age"
     finally:
         link.close()

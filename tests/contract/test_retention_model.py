@@ -1,4 +1,6 @@
-"""What a queue keeps against a dictionary: whatever producers, readers and limits do, in any order."""
+"""What a queue keeps against a dictionary: whatever producers, readers and limits do, in any
+order.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,22 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
-from busmq_spark.core import queue, reader_operations, reader_subscriptions, retention, shared_group, times_of_ids
+from busmq_spark.core import (
+    queue,
+    reader_operations,
+    reader_subscriptions,
+    retention,
+    shared_group,
+    times_of_ids,
+)
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.reader_operations import CumulativeAckRequest
 from busmq_spark.core.shared_group import SettleRequest
@@ -19,15 +34,21 @@ from tests.conftest import FreshKeys
 from tests.support import FACTOR
 
 HOUR_MS = 3_600_000
-"""The time a test takes is nothing beside it, and less than the minute by which ages are shorter than so many hours."""
+"""The time a test takes is nothing beside it, and less than the minute by which ages are shorter
+than so many hours.
+"""
 _tokens = count(1)
 NAMES = ("one", "two", "shared")
-LIMITS = st.tuples(st.sampled_from([0, 2]), st.sampled_from([0, 3]), st.sampled_from([0, 6])).filter(any)
+LIMITS = st.tuples(
+    st.sampled_from([0, 2]), st.sampled_from([0, 3]), st.sampled_from([0, 6])
+).filter(any)
 """Hours, messages, bytes."""
 
 
 class Kept(RuleBasedStateMachine):
-    """Redis and the dictionary, side by side. Every call of Redis is one of a new second: then it looks at what may go."""
+    """Redis and the dictionary, side by side. Every call of Redis is one of a new second: then it
+    looks at what may go.
+    """
 
     link: SyncLink
     fresh: FreshKeys
@@ -69,7 +90,9 @@ class Kept(RuleBasedStateMachine):
     def acknowledge(self, name: str, back: int) -> None:
         last = max(0, self.given - back)
         self._next_second()
-        self.link.run(reader_operations.ack_to([CumulativeAckRequest(self.keys, last, "born", "")], name))
+        self.link.run(
+            reader_operations.ack_to([CumulativeAckRequest(self.keys, last, "born", "")], name)
+        )
         self.acks[name] = max(last, self.acks.get(name, 0))
         self._let_go(acked=min(last, *self.acks.values()))
 
@@ -77,10 +100,21 @@ class Kept(RuleBasedStateMachine):
     def settle(self, most: int) -> None:
         if "shared" not in self.acks:
             return
-        held = self.link.run(shared_group.lease(self.keys, "shared", f"t{next(_tokens)}", most)).deliveries
-        assert [each.id for each in held] == [id for id in sorted(self.values) if id > self.acks["shared"]][:most]
+        held = self.link.run(
+            shared_group.lease(self.keys, "shared", f"t{next(_tokens)}", most)
+        ).deliveries
+        assert [each.id for each in held] == [
+            id for id in sorted(self.values) if id > self.acks["shared"]
+        ][:most]
         self._next_second()
-        self.link.run(shared_group.settle(self.keys, "shared", "born", [SettleRequest(each.id, each.token, "ack") for each in held]))
+        self.link.run(
+            shared_group.settle(
+                self.keys,
+                "shared",
+                "born",
+                [SettleRequest(each.id, each.token, "ack") for each in held],
+            )
+        )
         if held:
             self.acks["shared"] = held[-1].id
         self._let_go(acked=min(self.acks.values()))
@@ -89,12 +123,16 @@ class Kept(RuleBasedStateMachine):
     def register(self, name: str, start: str) -> None:
         shared: dict[str, str | int] | None = {"lease_ms": 60_000} if name == "shared" else None
         found = self.link.run(reader_subscriptions.register(self.keys, name, start, shared=shared))
-        assert found == self.acks.setdefault(name, self._floor if start == "earliest" else self.given)
+        assert found == self.acks.setdefault(
+            name, self._floor if start == "earliest" else self.given
+        )
 
     @rule(name=st.sampled_from(NAMES), back=st.integers(0, 8))
     def seek(self, name: str, back: int) -> None:
         if name in self.acks:
-            to = self.link.run(reader_subscriptions.seek(self.keys, name, max(0, self.given - back)))
+            to = self.link.run(
+                reader_subscriptions.seek(self.keys, name, max(0, self.given - back))
+            )
             assert to == max(self._floor, self.given - back)
             self.acks[name] = to
 
@@ -112,7 +150,9 @@ class Kept(RuleBasedStateMachine):
         self._next_second()
         given = (60 * (60 * age - 1) if age else None, newest or None, size or None)
         found = self.link.run(retention.set_retention(self.keys, retention.parse_limits(*given)))
-        if self.limits is None and limits:  # what all readers there are have acknowledged, also where it is still stored
+        if (
+            self.limits is None and limits
+        ):  # what all readers there are have acknowledged, also where it is still stored
             self.done = max(self.done, self._floor, min(self.acks.values(), default=0))
         if limits != self.limits:
             self.gone = self._floor
@@ -126,14 +166,19 @@ class Kept(RuleBasedStateMachine):
         assert stored == sorted(self.values)
         found = self.link.run(retention.read_retention(self.keys))
         kept = sum(id <= self.done for id in self.values) if self.limits is not None else 0
-        assert (self.link.run(queue.count(self.keys)), found.kept if found else 0) == (len(self.values) - kept, kept)
+        assert (self.link.run(queue.count(self.keys)), found.kept if found else 0) == (
+            len(self.values) - kept,
+            kept,
+        )
 
     @property
     def _floor(self) -> int:
         return min(self.values, default=self.given + 1) - 1
 
     def _let_go(self, acked: int = 0) -> None:
-        """What goes: without limits what all have acknowledged, else what is beyond one of them, too."""
+        """What goes: without limits what all have acknowledged, else what is beyond one of them,
+        too.
+        """
         if self.limits is None:
             self._drop(acked)
             return
@@ -144,7 +189,10 @@ class Kept(RuleBasedStateMachine):
             if self._floor >= self.done:
                 self.limits, self.done = None, 0
             return
-        old = max((id for id, (_, hour) in self.values.items() if age and hour <= self.hour - age), default=0)
+        old = max(
+            (id for id, (_, hour) in self.values.items() if age and hour <= self.hour - age),
+            default=0,
+        )
         large, total = 0, 0
         for id in sorted(self.values, reverse=True):
             if size and total >= size:
@@ -175,4 +223,6 @@ def test_what_is_kept_is_what_a_dictionary_keeps(link: SyncLink, fresh_keys: Fre
         pass
 
     Here.link, Here.fresh = link, staticmethod(fresh_keys)  # type: ignore[assignment]
-    run_state_machine_as_test(Here, settings=settings(max_examples=60 * FACTOR, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        Here, settings=settings(max_examples=60 * FACTOR, stateful_step_count=30, deadline=None)
+    )

@@ -1,4 +1,6 @@
-"""The exactly-once sink: each staged row once and in order, whichever process crashes and whichever other one commits."""
+"""The exactly-once sink: each staged row once and in order, whichever process crashes and whichever
+other one commits.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,12 @@ class Crash(Exception):
     pass
 
 
-def crashing(execute: Callable[[Step], Any], calls: int, *, executed: bool) -> Callable[[Step], Any]:
-    """Executes so many calls; then the process dies, before or after Redis has executed the next."""
+def crashing(
+    execute: Callable[[Step], Any], calls: int, *, executed: bool
+) -> Callable[[Step], Any]:
+    """Executes so many calls; then the process dies, before or after Redis has executed the
+    next.
+    """
     left = calls
 
     def go(step: Step) -> Any:
@@ -42,10 +48,15 @@ def crashing(execute: Callable[[Step], Any], calls: int, *, executed: bool) -> C
     return go
 
 
-def test_a_commit_appends_the_staged_lists_in_their_order(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+def test_a_commit_appends_the_staged_lists_in_their_order(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
     keys, _ = born()
     run(queue.push(keys, b"before"))
-    (one, first), (two, second) = stage(link.execute, keys, "one", [3, 3, 1]), stage(link.execute, keys, "two", [2])
+    (one, first), (two, second) = (
+        stage(link.execute, keys, "one", [3, 3, 1]),
+        stage(link.execute, keys, "two", [2]),
+    )
     assert run(sink.commit(keys, "s", 0, [one, two])) is None
     assert stored(link.execute, keys) == numbered([b"before", *first, *second])
     assert redis("EXISTS", one.key, two.key) == 0
@@ -62,7 +73,9 @@ def test_a_committed_batch_is_not_appended_again(run: Run, born: Born, link: Syn
     assert stored(link.execute, keys) == numbered(rows)
 
 
-def test_batches_follow_each_other_and_sinks_do_not_disturb_each_other(run: Run, born: Born, link: SyncLink) -> None:
+def test_batches_follow_each_other_and_sinks_do_not_disturb_each_other(
+    run: Run, born: Born, link: SyncLink
+) -> None:
     keys, _ = born()
     rows: list[bytes] = []
     for batch in range(3):
@@ -75,9 +88,14 @@ def test_batches_follow_each_other_and_sinks_do_not_disturb_each_other(run: Run,
 
 @pytest.mark.parametrize("executed", [False, True], ids=["before-redis", "after-redis"])
 @pytest.mark.parametrize("calls", range(6))
-def test_after_a_crash_at_any_call_a_second_commit_completes_the_batch(run: Run, born: Born, link: SyncLink, calls: int, executed: bool) -> None:
+def test_after_a_crash_at_any_call_a_second_commit_completes_the_batch(
+    run: Run, born: Born, link: SyncLink, calls: int, executed: bool
+) -> None:
     keys, _ = born()
-    (one, first), (two, second) = stage(link.execute, keys, "one", [2, 2, 1]), stage(link.execute, keys, "two", [3, 3, 1])
+    (one, first), (two, second) = (
+        stage(link.execute, keys, "one", [2, 2, 1]),
+        stage(link.execute, keys, "two", [3, 3, 1]),
+    )
     dying = sink.commit(keys, "s", 7, [one, two])
     with pytest.raises(Crash):
         link.run(through(dying, crashing(link.execute, calls, executed=executed)))
@@ -109,7 +127,9 @@ def test_a_reply_that_was_lost_on_the_way_does_not_append_twice(link: SyncLink, 
 
 
 @pytest.mark.parametrize("executed", range(CHUNKS_PER_COMMIT + 1))
-def test_a_round_trip_that_was_cut_anywhere_is_sent_again_as_a_whole(link: SyncLink, born: Born, executed: int) -> None:
+def test_a_round_trip_that_was_cut_anywhere_is_sent_again_as_a_whole(
+    link: SyncLink, born: Born, executed: int
+) -> None:
     keys, _ = born()
     part, rows = stage(link.execute, keys, "one", [2] * (CHUNKS_PER_COMMIT + 2))
     flow = sink.commit(keys, "s", 1, [part])
@@ -125,7 +145,13 @@ def test_a_round_trip_that_was_cut_anywhere_is_sent_again_as_a_whole(link: SyncL
 
 def test_a_round_trip_moves_some_chunks_also_of_several_lists(link: SyncLink, born: Born) -> None:
     keys, _ = born()
-    parts, rows = zip(*[stage(link.execute, keys, str(n), sizes) for n, sizes in enumerate(([1] * 5, [], [2] * 4))], strict=True)
+    parts, rows = zip(
+        *[
+            stage(link.execute, keys, str(n), sizes)
+            for n, sizes in enumerate(([1] * 5, [], [2] * 4))
+        ],
+        strict=True,
+    )
     trips: list[int] = []
 
     def counted(step: Step) -> Any:
@@ -148,9 +174,16 @@ chunk_sizes = st.lists(st.integers(1, 3), max_size=3)
     data=st.data(),
 )
 def test_committers_at_once_append_each_row_once_and_in_order(
-    link: SyncLink, fresh_keys: FreshKeys, parts: list[list[int]], turns: list[int], maxsize: int, data: st.DataObject
+    link: SyncLink,
+    fresh_keys: FreshKeys,
+    parts: list[list[int]],
+    turns: list[int],
+    maxsize: int,
+    data: st.DataObject,
 ) -> None:
-    """Three drivers commit the same batch, one call at a time in any order; any of them may die; a consumer drains a full queue."""
+    """Three drivers commit the same batch, one call at a time in any order; any of them may die; a
+    consumer drains a full queue.
+    """
     keys = fresh_keys()
     link.run(attach(keys, "b", ttl_s=60, maxsize=maxsize))
     staged, rows = [], []
@@ -161,14 +194,18 @@ def test_committers_at_once_append_each_row_once_and_in_order(
     consumed: list[tuple[int, bytes]] = []
 
     def drain() -> None:
-        consumed.extend((m.id, m.value) for m in link.run(queue.pop(keys, most=data.draw(st.integers(1, 3)))))
+        consumed.extend(
+            (m.id, m.value) for m in link.run(queue.pop(keys, most=data.draw(st.integers(1, 3))))
+        )
 
     drivers = [replies(sink.commit(keys, "s", 5, staged), link.execute) for _ in range(3)]
     for turn in turns:
         if maxsize and data.draw(st.booleans()):
             drain()
         if next(drivers[turn], "ended") == "ended":
-            drivers[turn] = replies(sink.commit(keys, "s", 5, staged), link.execute)  # restarted, or waiting for room
+            drivers[turn] = replies(
+                sink.commit(keys, "s", 5, staged), link.execute
+            )  # restarted, or waiting for room
     for _ in range(200):
         if link.run(sink.commit(keys, "s", 5, staged)) is None:
             break
@@ -176,9 +213,14 @@ def test_committers_at_once_append_each_row_once_and_in_order(
     assert consumed + stored(link.execute, keys) == numbered(rows)
 
 
-def test_a_full_queue_stops_the_commit_and_room_lets_it_go_on(run: Run, born: Born, link: SyncLink) -> None:
+def test_a_full_queue_stops_the_commit_and_room_lets_it_go_on(
+    run: Run, born: Born, link: SyncLink
+) -> None:
     keys, _ = born(maxsize=5)
-    (one, first), (two, second) = stage(link.execute, keys, "one", [4]), stage(link.execute, keys, "two", [4])
+    (one, first), (two, second) = (
+        stage(link.execute, keys, "one", [4]),
+        stage(link.execute, keys, "two", [4]),
+    )
     assert run(sink.commit(keys, "s", 1, [one, two])) == CommitStoppedAtMaxsize(keys.name, 5, 3)
     assert stored(link.execute, keys) == numbered((first + second)[:5])
     assert run(sink.commit(keys, "s", 1, [one, two])) == CommitStoppedAtMaxsize(keys.name, 5, 3)
@@ -190,7 +232,9 @@ def test_a_full_queue_stops_the_commit_and_room_lets_it_go_on(run: Run, born: Bo
 
 
 @pytest.mark.parametrize("peers", [2, 5])
-def test_an_empty_list_is_committed_even_while_the_queue_is_overfull(run: Run, born: Born, link: SyncLink, redis: Redis, peers: int) -> None:
+def test_an_empty_list_is_committed_even_while_the_queue_is_overfull(
+    run: Run, born: Born, link: SyncLink, redis: Redis, peers: int
+) -> None:
     keys, _ = born(maxsize=2)
     for i in range(1, peers + 1):
         redis("RPUSH", keys.messages, i, "peer")  # npm peers push with a maxsize of their own
@@ -203,9 +247,14 @@ def test_an_empty_list_is_committed_even_while_the_queue_is_overfull(run: Run, b
     assert stored(link.execute, keys) == numbered(rows, peers + 1)
 
 
-def test_lost_staging_stops_the_commit_before_a_row_of_it_is_appended(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+def test_lost_staging_stops_the_commit_before_a_row_of_it_is_appended(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
     keys, _ = born()
-    (one, first), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 2])
+    (one, first), (two, _) = (
+        stage(link.execute, keys, "one", [2]),
+        stage(link.execute, keys, "two", [2, 2]),
+    )
     redis("DEL", two.key)
     with pytest.raises(StagingLost, match=r"4 rows .* but 0 are left") as caught:
         run(sink.commit(keys, "s", 1, [one, two]))
@@ -213,7 +262,9 @@ def test_lost_staging_stops_the_commit_before_a_row_of_it_is_appended(run: Run, 
     assert stored(link.execute, keys) == numbered(first)
 
 
-def test_staging_with_fewer_rows_than_were_staged_counts_as_lost(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+def test_staging_with_fewer_rows_than_were_staged_counts_as_lost(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
     keys, _ = born()
     part, _ = stage(link.execute, keys, "one", [2, 2])
     redis("LPOP", part.key)
@@ -227,7 +278,10 @@ def test_rows_that_came_late_behind_those_that_were_staged_are_never_appended(
     run: Run, born: Born, link: SyncLink, redis: Redis, moment: int
 ) -> None:
     keys, _ = born()
-    (one, first), (two, second) = stage(link.execute, keys, "one", [2, 2]), stage(link.execute, keys, "two", [2])
+    (one, first), (two, second) = (
+        stage(link.execute, keys, "one", [2, 2]),
+        stage(link.execute, keys, "two", [2]),
+    )
     pace = replies(sink.commit(keys, "s", 1, [one, two]), link.execute)
     for _ in range(moment):
         next(pace)
@@ -238,7 +292,9 @@ def test_rows_that_came_late_behind_those_that_were_staged_are_never_appended(
     assert redis("EXISTS", one.key, two.key) == 0
 
 
-def test_a_batch_older_than_the_one_committed_is_stale_and_appends_nothing(run: Run, born: Born, link: SyncLink) -> None:
+def test_a_batch_older_than_the_one_committed_is_stale_and_appends_nothing(
+    run: Run, born: Born, link: SyncLink
+) -> None:
     keys, _ = born()
     later, rows = stage(link.execute, keys, "later", [2])
     run(sink.commit(keys, "s", 10, [later]))
@@ -248,7 +304,9 @@ def test_a_batch_older_than_the_one_committed_is_stale_and_appends_nothing(run: 
     assert stored(link.execute, keys) == numbered(rows)
 
 
-def test_a_queue_that_is_gone_is_not_created_by_a_commit(run: Run, fresh_keys: FreshKeys, link: SyncLink, redis: Redis) -> None:
+def test_a_queue_that_is_gone_is_not_created_by_a_commit(
+    run: Run, fresh_keys: FreshKeys, link: SyncLink, redis: Redis
+) -> None:
     keys = fresh_keys()
     part, _ = stage(link.execute, keys, "one", [2])
     with pytest.raises(QueueMissing):
@@ -264,7 +322,9 @@ def test_a_half_committed_batch_is_completed_in_the_next_life_of_its_queue(
     keys, _ = born()
     part, rows = stage(link.execute, keys, "one", [2, 2])
     with pytest.raises(Crash):
-        link.run(through(sink.commit(keys, "s", 1, [part]), crashing(link.execute, 1, executed=False)))
+        link.run(
+            through(sink.commit(keys, "s", 1, [part]), crashing(link.execute, 1, executed=False))
+        )
     run(queue.close(keys)) if closed_by == "us" else redis("DEL", *keys.peer_keys)
     run(attach(keys, "next", ttl_s=60))
     assert run(sink.commit(keys, "s", 1, [part])) is None
@@ -273,7 +333,9 @@ def test_a_half_committed_batch_is_completed_in_the_next_life_of_its_queue(
     assert redis("TTL", keys.sinks) > 0
 
 
-def test_ids_used_up_stop_a_commit_with_nothing_of_its_chunk_appended(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+def test_ids_used_up_stop_a_commit_with_nothing_of_its_chunk_appended(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
     keys, _ = born()
     redis("SET", keys.msgid, 2**53 - 2)
     part, _ = stage(link.execute, keys, "one", [2])
@@ -283,7 +345,9 @@ def test_ids_used_up_stop_a_commit_with_nothing_of_its_chunk_appended(run: Run, 
     assert redis("LLEN", part.key) == 2
 
 
-def test_a_commit_renews_the_queue_and_notifies_its_consumers(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+def test_a_commit_renews_the_queue_and_notifies_its_consumers(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
     keys, _ = born(ttl_s=50)
     redis("EXPIRE", keys.metadata, 40)
     part, _ = stage(link.execute, keys, "one", [2])
@@ -293,7 +357,9 @@ def test_a_commit_renews_the_queue_and_notifies_its_consumers(run: Run, born: Bo
     assert long.given_to(keys.sinks)
 
 
-def test_an_error_of_the_link_leaves_the_commit_to_be_called_again(link: SyncLink, born: Born) -> None:
+def test_an_error_of_the_link_leaves_the_commit_to_be_called_again(
+    link: SyncLink, born: Born
+) -> None:
     keys, _ = born()
     part, rows = stage(link.execute, keys, "one", [1, 1, 1])
     left = iter([True, True, False])

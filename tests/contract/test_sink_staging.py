@@ -1,4 +1,6 @@
-"""What comes before the commit of the exactly-once sink: staged lists, and the record of a batch."""
+"""What comes before the commit of the exactly-once sink: staged lists, and the record of a
+batch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.support import Life
 # Staging
 
 
-def test_chunks_are_staged_in_order_with_a_life_of_their_own(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
+def test_chunks_are_staged_in_order_with_a_life_of_their_own(
+    link: SyncLink, fresh_keys: FreshKeys, redis: Redis
+) -> None:
     key, life = fresh_keys().stage("one"), Life(redis, STAGE_TTL_S)
     assert link.execute(sink.stage(key, 0, [b"a", b"b"])) == 2
     assert link.execute(sink.stage(key, 2, [b"c"])) == 3
@@ -26,7 +30,9 @@ def test_chunks_are_staged_in_order_with_a_life_of_their_own(link: SyncLink, fre
     assert life.given_to(key)
 
 
-def test_a_chunk_that_is_staged_again_since_its_reply_was_lost_is_there_once(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
+def test_a_chunk_that_is_staged_again_since_its_reply_was_lost_is_there_once(
+    link: SyncLink, fresh_keys: FreshKeys, redis: Redis
+) -> None:
     key = fresh_keys().stage("one")
     for chunk, before in (([b"a", b"b"], 0), ([b"a", b"b"], 0), ([b"c"], 2), ([b"c"], 2)):
         assert link.execute(sink.stage(key, before, chunk)) == before + len(chunk)
@@ -34,11 +40,15 @@ def test_a_chunk_that_is_staged_again_since_its_reply_was_lost_is_there_once(lin
     assert sink.stage(key, 0, [b"a"]).idempotent
 
 
-def test_a_chunk_behind_rows_that_were_lost_is_not_staged(link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_a_chunk_behind_rows_that_were_lost_is_not_staged(
+    link: SyncLink, fresh_keys: FreshKeys
+) -> None:
     assert link.execute(sink.stage(fresh_keys().stage("one"), 2, [b"c"])) == 0
 
 
-def test_a_chunk_that_comes_when_its_batch_is_half_committed_is_not_staged(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+def test_a_chunk_that_comes_when_its_batch_is_half_committed_is_not_staged(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
     keys, _ = born(maxsize=3)
     rows = [b"%d" % i for i in range(6)]
     for before in (0, 3):
@@ -51,16 +61,23 @@ def test_a_chunk_that_comes_when_its_batch_is_half_committed_is_not_staged(run: 
     assert stored(link.execute, keys) == numbered(rows[3:], 4)
 
 
-def test_a_list_that_is_gone_is_not_made_anew_by_more_of_it(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
+def test_a_list_that_is_gone_is_not_made_anew_by_more_of_it(
+    link: SyncLink, fresh_keys: FreshKeys, redis: Redis
+) -> None:
     key = fresh_keys().stage("one")
     assert link.execute(sink.stage_more(key, [b"a"])) == 0
     assert redis("EXISTS", key) == 0
     assert not sink.stage_more(key, [b"a"]).idempotent
 
 
-def test_lists_are_sealed_for_as_long_as_a_record_lives_if_they_hold_what_was_staged(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+def test_lists_are_sealed_for_as_long_as_a_record_lives_if_they_hold_what_was_staged(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
     keys, _ = born()
-    (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 1])
+    (one, _), (two, _) = (
+        stage(link.execute, keys, "one", [2]),
+        stage(link.execute, keys, "two", [2, 1]),
+    )
     life = Life(redis, MIN_RECORD_TTL_S)
     run(sink.keep_staged("s", 1, [one, two]))
     run(sink.keep_staged("s", 1, []))
@@ -73,7 +90,9 @@ def test_lists_are_sealed_for_as_long_as_a_record_lives_if_they_hold_what_was_st
 # The record
 
 
-def test_the_lists_recorded_first_are_the_batch_even_when_it_is_staged_again_differently(run: Run, fresh: Fresh, born: Born, link: SyncLink) -> None:
+def test_the_lists_recorded_first_are_the_batch_even_when_it_is_staged_again_differently(
+    run: Run, fresh: Fresh, born: Born, link: SyncLink
+) -> None:
     keys, _ = born()
     name = fresh("sink")
     one, first = stage(link.execute, keys, "one", [2, 2])
@@ -85,11 +104,18 @@ def test_the_lists_recorded_first_are_the_batch_even_when_it_is_staged_again_dif
     assert stored(link.execute, keys) == numbered(first)
 
 
-@pytest.mark.parametrize(("before", "now", "by"), [("a:1", "b:2", "offsets"), ("", "b:2", "rows"), ("a:1", "", "rows"), ("", "", "rows")])
+@pytest.mark.parametrize(
+    ("before", "now", "by"),
+    [("a:1", "b:2", "offsets"), ("", "b:2", "rows"), ("a:1", "", "rows"), ("", "", "rows")],
+)
 def test_another_batch_under_the_number_of_a_recorded_one_is_refused_and_the_record_stays(
     run: Run, fresh: Fresh, before: str, now: str, by: str
 ) -> None:
-    name, one, other = fresh("sink"), StagedList("q", 0, "k1", ((2, 1),), 5), StagedList("q", 0, "k2", ((2, 1),), 6)
+    name, one, other = (
+        fresh("sink"),
+        StagedList("q", 0, "k1", ((2, 1),), 5),
+        StagedList("q", 0, "k2", ((2, 1),), 6),
+    )
     run(sink.record(name, 4, [one], "q", before))
     with pytest.raises(BatchChanged, match=f"batch 4 is recorded with other {by}") as caught:
         run(sink.record(name, 4, [other], "q", now))
@@ -97,26 +123,44 @@ def test_another_batch_under_the_number_of_a_recorded_one_is_refused_and_the_rec
     assert run(sink.recorded_lists(name, 4)) == (one,)
 
 
-def test_another_checkpoint_may_append_a_batch_again_to_its_queues_only(run: Run, fresh: Fresh) -> None:
+def test_another_checkpoint_may_append_a_batch_again_to_its_queues_only(
+    run: Run, fresh: Fresh
+) -> None:
     name = fresh("sink")
     x, y, z = (StagedList(queue, 0, f"k{queue}", ((2, 1),), 5) for queue in "xyz")
     run(sink.record(name, 4, [x, y], "q", sink.make_span("a", "1", "here")))
     assert run(sink.record(name, 4, [z], "q", sink.make_span("a", "1", "here"))) == (x, y)
     assert run(sink.record(name, 4, [y], "q", sink.make_span("a", "1", "copy"))) == (x, y)
     for span in (sink.make_span("a", "1", "copy"), sink.make_span("b", "2", "copy")):
-        with pytest.raises(SinkTargetsChanged, match="batch 4 is recorded for 'x', 'y', and this write sends it to 'y', 'z'"):
+        with pytest.raises(
+            SinkTargetsChanged,
+            match="batch 4 is recorded for 'x', 'y', and this write sends it to 'y', 'z'",
+        ):
             run(sink.record(name, 4, [y, z], "q", span))
 
 
-def test_a_record_of_an_older_version_is_recognized_by_its_counts(run: Run, fresh: Fresh, redis: Redis) -> None:
+def test_a_record_of_an_older_version_is_recognized_by_its_counts(
+    run: Run, fresh: Fresh, redis: Redis
+) -> None:
     name, one = fresh("sink"), StagedList("q", 0, "k1", ((2, 1),), 5)
-    redis("HSET", sink_record(name), "batch", 4, "manifest", '{"v":1,"lists":[["q",0,"k0",[[1,2]]]]}', "query", "q")
+    redis(
+        "HSET",
+        sink_record(name),
+        "batch",
+        4,
+        "manifest",
+        '{"v":1,"lists":[["q",0,"k0",[[1,2]]]]}',
+        "query",
+        "q",
+    )
     assert run(sink.record(name, 4, [one], "q", "a:1"))[0].key == "k0"
     with pytest.raises(BatchChanged):
         run(sink.record(name, 4, [StagedList("q", 0, "k1", ((3, 1),), 5)], "q", "a:1"))
 
 
-def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(run: Run, fresh: Fresh, redis: Redis) -> None:
+def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(
+    run: Run, fresh: Fresh, redis: Redis
+) -> None:
     name = fresh("sink")
     one, two = StagedList("q", 0, "k1", ((1, 1),)), StagedList("q", 0, "k2", ((1, 1),))
     run(sink.record(name, 4, [one]))
@@ -139,9 +183,14 @@ def test_a_batch_without_rows_can_be_recorded(run: Run, fresh: Fresh) -> None:
     assert run(sink.record(fresh("sink"), 0, [])) == ()
 
 
-def test_discarding_removes_staged_lists_and_nothing_else(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+def test_discarding_removes_staged_lists_and_nothing_else(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
     keys, _ = born()
-    (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2])
+    (one, _), (two, _) = (
+        stage(link.execute, keys, "one", [2]),
+        stage(link.execute, keys, "two", [2]),
+    )
     run(sink.discard([one.key]))
     run(sink.discard([]))
     assert (redis("EXISTS", one.key), redis("EXISTS", two.key)) == (0, 1)

@@ -1,4 +1,6 @@
-"""A topic on every layout, through both drivers: how many partitions it has, and who is a member of its groups."""
+"""A topic on every layout, through both drivers: how many partitions it has, and who is a member of
+its groups.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def keys(where: RedisLayout, fresh: Fresh) -> TopicKeys:
     return TopicKeys(fresh("t"), where.cluster)
 
 
-def test_who_opens_a_topic_first_says_how_many_partitions_it_has(run: Run, keys: TopicKeys, redis: Redis) -> None:
+def test_who_opens_a_topic_first_says_how_many_partitions_it_has(
+    run: Run, keys: TopicKeys, redis: Redis
+) -> None:
     assert run(flows.read_topic(keys)) is None
     assert run(flows.open_topic(keys, 10, "b1")) == TopicState(10, "b1")
     assert (
@@ -66,25 +70,39 @@ def _only(call: Any) -> Flow[Any]:
     return (yield call)
 
 
-def test_a_topic_that_redis_has_lost_is_made_anew_by_who_uses_it(run: Run, keys: TopicKeys, redis: Redis) -> None:
+def test_a_topic_that_redis_has_lost_is_made_anew_by_who_uses_it(
+    run: Run, keys: TopicKeys, redis: Redis
+) -> None:
     known = run(flows.open_topic(keys, 10, "b"))
     redis("DEL", keys.base)
     assert run(flows.keep_alive(keys, known)) == TopicState(10, "b")
     redis("DEL", keys.base)
     run(flows.open_topic(keys, 4, "b2"))
-    assert run(flows.join_group(keys, known, "g", "m")).topic == TopicState(10, "b2")  # partitions that are in use are not forgotten
+    assert run(flows.join_group(keys, known, "g", "m")).topic == TopicState(
+        10, "b2"
+    )  # partitions that are in use are not forgotten
 
 
 @pytest.mark.parametrize("stored", ["x", "-3", "1001", ""])
-def test_a_number_of_partitions_that_is_none_is_told(run: Run, keys: TopicKeys, redis: Redis, stored: str) -> None:
+def test_a_number_of_partitions_that_is_none_is_told(
+    run: Run, keys: TopicKeys, redis: Redis, stored: str
+) -> None:
     redis("HSET", keys.base, "partitions", stored, "born", "b")
-    for flow in (flows.read_topic(keys), flows.open_topic(keys, 10, "c"), flows.open_topic(keys, None, "c")):
+    for flow in (
+        flows.read_topic(keys),
+        flows.open_topic(keys, 10, "c"),
+        flows.open_topic(keys, None, "c"),
+    ):
         with pytest.raises(QueueDamaged, match="the number of partitions of the topic is"):
             run(flow)
 
 
 def test_a_bad_name_or_number_never_reaches_redis(run: Run, keys: TopicKeys) -> None:
-    for flow in (flows.open_topic(TopicKeys("a:members:b"), 3, "b"), flows.open_topic(keys, 0, "b"), flows.grow_topic(keys, 1001)):
+    for flow in (
+        flows.open_topic(TopicKeys("a:members:b"), 3, "b"),
+        flows.open_topic(keys, 0, "b"),
+        flows.grow_topic(keys, 1001),
+    ):
         with pytest.raises(ConfigError):
             run(flow)
 
@@ -103,11 +121,26 @@ def test_members_come_and_go(run: Run, keys: TopicKeys, redis: Redis) -> None:
     assert not redis("EXISTS", keys.members("g"))
 
 
-def test_who_is_not_heard_of_or_known_to_be_dead_is_no_member(run: Run, keys: TopicKeys, redis: Redis) -> None:
+def test_who_is_not_heard_of_or_known_to_be_dead_is_no_member(
+    run: Run, keys: TopicKeys, redis: Redis
+) -> None:
     known = run(flows.open_topic(keys, 10, "b"))
     now = run(flows.join_group(keys, known, "g", "m1")).now_ms
-    redis("ZADD", keys.members("g"), now - 1, "silent", now + 10_000, "killed", now + 10**9, "of another clock", now + 9_000, "well")
-    assert sorted(run(flows.join_group(keys, known, "g", "m1", ["killed", "never there"])).members) == ["m1", "well"]
+    redis(
+        "ZADD",
+        keys.members("g"),
+        now - 1,
+        "silent",
+        now + 10_000,
+        "killed",
+        now + 10**9,
+        "of another clock",
+        now + 9_000,
+        "well",
+    )
+    assert sorted(
+        run(flows.join_group(keys, known, "g", "m1", ["killed", "never there"])).members
+    ) == ["m1", "well"]
     assert sorted(redis("ZRANGE", keys.members("g"), 0, -1)) == [b"m1", b"well"]
 
 
@@ -117,6 +150,8 @@ def test_one_member_that_joins_again_stays_one(run: Run, keys: TopicKeys) -> Non
     assert run(flows.join_group(keys, known, "g", "m")).members["m"] >= first
 
 
-def test_members_are_forgotten_when_nobody_is_there(run: Run, keys: TopicKeys, redis: Redis) -> None:
+def test_members_are_forgotten_when_nobody_is_there(
+    run: Run, keys: TopicKeys, redis: Redis
+) -> None:
     run(flows.join_group(keys, run(flows.open_topic(keys, 10, "b")), "g", "m"))
     assert 0 < redis("TTL", keys.members("g")) <= flows.MEMBERS_KEY_TTL_S

@@ -1,4 +1,6 @@
-"""The world of a planning as a table says it: queues with states, sizes and answers to a loss; writes down what the planner asks."""
+"""The world of a planning as a table says it: queues with states, sizes and answers to a loss;
+writes down what the planner asks.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,18 @@ def positions(table: Mapping[str, Any]) -> dict[str, Position]:
 
 
 class World:
-    """Answers for one planning. A queue is ``{"born": …, "oldest": 4, "newest": 9, "last_id": 9}``, the fingerprint of message 7 is m7."""
+    """Answers for one planning. A queue is ``{"born": …, "oldest": 4, "newest": 9, "last_id": 9}``,
+    the fingerprint of message 7 is m7.
+    """
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self.asked: list[str] = []
         self._queues = {name_of(queue): found for queue, found in table["queues"].items()}
         self._sizes = {name_of(queue): size for queue, size in table.get("sizes", {}).items()}
         self._times = table.get("times", {})
-        self._after_loss = {name_of(queue): found for queue, found in table.get("after_loss", {}).items()}
+        self._after_loss = {
+            name_of(queue): found for queue, found in table.get("after_loss", {}).items()
+        }
         self._fetched = [name_of(queue) for queue in table.get("fetched", ())]
 
     def __call__(self, question: Question) -> Any:
@@ -60,11 +66,21 @@ class World:
             case IntactQueuesQuestion(wanted):
                 return {queue: self._intact(queue, *asked) for queue, asked in wanted.items()}
             case QueueStatesQuestion(ids):
-                return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
+                return {
+                    queue: self._state(queue, id)
+                    for queue, id in ids.items()
+                    if queue in self._queues
+                }
             case MessageFingerprintsQuestion(ids):
-                return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
+                return {
+                    queue: f"m{id}"
+                    for queue, id in ids.items()
+                    if not self._queues[queue].get("lost_link")
+                }
             case IdsAtTimesQuestion(wanted):
-                return {queue: TimeLookupResult(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
+                return {
+                    queue: TimeLookupResult(self._times[queue], 0, 0, 10**12, 0) for queue in wanted
+                }
             case LastIdWithinBytesQuestion(queue, first, last, budget):
                 fitting = min(last - first + 1, budget // self._sizes[queue])
                 return first - 1 + fitting, fitting * self._sizes[queue]
@@ -82,7 +98,11 @@ class World:
         """As lua/intact.lua looks at the queue."""
         state = self._state(queue, at.last)
         upto = min(upto, state.last_id)
-        if loss_between(at, state) or upto < at.last or (upto > at.last and not state.oldest <= upto <= state.newest):
+        if (
+            loss_between(at, state)
+            or upto < at.last
+            or (upto > at.last and not state.oldest <= upto <= state.newest)
+        ):
             return None
         return state.last_id, f"m{upto}" if upto > at.last else ""
 
@@ -111,7 +131,15 @@ def _text(question: Question) -> str:
         case LastIdsQuestion(queues):
             return " ".join(["counters", *sorted(queues)])
         case IntactQueuesQuestion(wanted):
-            return " ".join(["intact", *(f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}" for queue, (at, upto) in sorted(wanted.items()))])
+            return " ".join(
+                [
+                    "intact",
+                    *(
+                        f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}"
+                        for queue, (at, upto) in sorted(wanted.items())
+                    ),
+                ]
+            )
         case QueueStatesQuestion(ids):
             return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
         case MessageFingerprintsQuestion(ids):
@@ -121,7 +149,9 @@ def _text(question: Question) -> str:
         case LastIdWithinBytesQuestion(queue, first, last, budget):
             return f"bytes {queue} {first}..{last} {budget}"
         case PrefetchRowsQuestion(ranges):
-            return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
+            return " ".join(
+                ["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)]
+            )
         case PositionAfterLossQuestion(queue, _, loss):
             return f"lost {queue} {loss.kind} {loss.ids}"
         case ReleaseExpiredQueue(queue):

@@ -1,4 +1,6 @@
-"""Where a batch ends: tables that the planner of the Java module reads, too (BatchPlannerTest.java), and what holds for any queues."""
+"""Where a batch ends: tables that the planner of the Java module reads, too
+(BatchPlannerTest.java), and what holds for any queues.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
 from tests.core.plan_world import LostInTest, World, name_of, positions
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "plans-v1.json").read_text("utf-8"))["cases"]
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "plans-v1.json").read_text("utf-8"))[
+    "cases"
+]
 
 
 def planner(options: dict[str, str], *, available_now: bool = False) -> BatchPlanner:
@@ -35,10 +39,23 @@ def test_a_batch_ends_where_the_table_says_and_asks_what_it_says(case: dict[str,
         world = World(table)
         known = () if table.get("fresh") else ("", "eu")
         held = AcquiredQueues(
-            [name_of(q) for q in table["held"]], [name_of(q) for q in table.get("paused", ())], positions(table.get("entering", {})), known
+            [name_of(q) for q in table["held"]],
+            [name_of(q) for q in table.get("paused", ())],
+            positions(table.get("entering", {})),
+            known,
         )
-        assert [run_sync(plans.has_pushes(held), world) for _ in table.get("pushed", ())] == table.get("pushed", [])
-        ends = outcome(plans.plan(positions(table["begin"]), held, unlimited=table.get("unlimited", False), now_ms=table.get("now_ms", 0)), world)
+        assert [
+            run_sync(plans.has_pushes(held), world) for _ in table.get("pushed", ())
+        ] == table.get("pushed", [])
+        ends = outcome(
+            plans.plan(
+                positions(table["begin"]),
+                held,
+                unlimited=table.get("unlimited", False),
+                now_ms=table.get("now_ms", 0),
+            ),
+            world,
+        )
         assert ends == (table["raises"] if "raises" in table else positions(table["end"]))
         assert world.asked == table["asks"]
 
@@ -53,28 +70,53 @@ def outcome(planning: Planning[dict[str, Position]], world: World) -> dict[str, 
         return error.code
 
 
-queues = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 50), st.integers(0, 60), st.integers(1, 40)), min_size=1)
+queues = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.tuples(st.integers(0, 50), st.integers(0, 60), st.integers(1, 40)),
+    min_size=1,
+)
 """By queue: messages acknowledged, messages stored, bytes of each."""
 
 
 @given(queues, st.none() | st.integers(1, 200), st.none() | st.integers(1, 2000), st.booleans())
 def test_batch_after_batch_reads_every_message_once_within_the_caps(
-    found: dict[str, tuple[int, int, int]], most: int | None, budget: int | None, available_now: bool
+    found: dict[str, tuple[int, int, int]],
+    most: int | None,
+    budget: int | None,
+    available_now: bool,
 ) -> None:
-    options = {"subscribe": ",".join(sorted(found)), **({"maxMessagesPerTrigger": str(most)} if most else {})}
-    plans = planner({**options, **({"maxBytesPerTrigger": str(budget)} if budget else {})}, available_now=available_now)
-    states = {q: {"born": "x", "oldest": n and done + 1, "newest": n and done + n, "last_id": done + n} for q, (done, n, _) in found.items()}
+    options = {
+        "subscribe": ",".join(sorted(found)),
+        **({"maxMessagesPerTrigger": str(most)} if most else {}),
+    }
+    plans = planner(
+        {**options, **({"maxBytesPerTrigger": str(budget)} if budget else {})},
+        available_now=available_now,
+    )
+    states = {
+        q: {"born": "x", "oldest": n and done + 1, "newest": n and done + n, "last_id": done + n}
+        for q, (done, n, _) in found.items()
+    }
     sizes = {q: size for q, (_, _, size) in found.items()}
     world, at = World({"queues": states, "sizes": sizes}), dict[str, Position]()
     left = sum(n for _, n, _ in found.values())
     while left:
-        ends = run_sync(plans.plan(at, AcquiredQueues(sorted(found), sources=[""] if at else []), unlimited=False), world)
+        ends = run_sync(
+            plans.plan(
+                at, AcquiredQueues(sorted(found), sources=[""] if at else []), unlimited=False
+            ),
+            world,
+        )
         rows = {q: ends[q].last - (at[q].last if q in at else found[q][0]) for q in ends}
         assert min(rows.values()) >= 0
         assert 0 < sum(rows.values()) <= (most or left)
-        assert sum(rows.values()) == 1 or sum(sizes[q] * n for q, n in rows.items()) <= (budget or 10**9)
+        assert sum(rows.values()) == 1 or sum(sizes[q] * n for q, n in rows.items()) <= (
+            budget or 10**9
+        )
         left, at = left - sum(rows.values()), ends
-    assert {q: end.last for q, end in at.items()} == ({q: done + n for q, (done, n, _) in found.items()} if at else {})
+    assert {q: end.last for q, end in at.items()} == (
+        {q: done + n for q, (done, n, _) in found.items()} if at else {}
+    )
 
 
 def test_what_is_known_already_is_planned_without_a_question() -> None:
@@ -94,7 +136,9 @@ def test_an_idle_query_with_too_few_messages_is_not_planned_anew_until_its_time_
     held = AcquiredQueues(["a"])
 
     def ends(at: dict[str, Position], newest: int, now_ms: int) -> dict[str, Position]:
-        world = World({"queues": {"a": {"born": "x", "oldest": 1, "newest": newest, "last_id": newest}}})
+        world = World(
+            {"queues": {"a": {"born": "x", "oldest": 1, "newest": newest, "last_id": newest}}}
+        )
         return run_sync(plans.plan(at, held, unlimited=False, now_ms=now_ms), world)
 
     first = ends({}, 1, 0)

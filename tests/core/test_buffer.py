@@ -11,7 +11,9 @@ steps = st.lists(st.one_of(st.binary(max_size=8), st.none()), max_size=60)
 
 
 @given(steps, st.integers(1, 5), st.integers(1, 20))
-def test_it_keeps_the_newest_in_order_within_both_bounds(steps: list[bytes | None], most: int, most_bytes: int) -> None:
+def test_it_keeps_the_newest_in_order_within_both_bounds(
+    steps: list[bytes | None], most: int, most_bytes: int
+) -> None:
     buffer, model, dropped = DropOldestBuffer(most, most_bytes), list[bytes](), 0
     for value in steps:
         if value is not None:

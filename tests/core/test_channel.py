@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.channel_frames import ChannelAckTracker, ChannelFrameKind, carries_application_message, encode_frame, frame_body, frame_kind
+from busmq_spark.core.channel_frames import (
+    ChannelAckTracker,
+    ChannelFrameKind,
+    carries_application_message,
+    encode_frame,
+    frame_body,
+    frame_kind,
+)
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError
 
 kinds = st.sampled_from(ChannelFrameKind)
-# What was handed over, one id after the other: whether it waits for an ack, and the acks of the application in between.
+# What was handed over, one id after the other: whether it waits for an ack, and the acks of the
+# application in between.
 steps = st.lists(st.one_of(st.booleans(), st.integers(0, 30)), max_size=40)
 
 
@@ -25,7 +33,12 @@ def test_a_frame_is_read_as_it_was_written(kind: ChannelFrameKind, body: bytes) 
 
 @pytest.mark.parametrize(
     ("kind", "written"),
-    [(ChannelFrameKind.HERE, b":1:"), (ChannelFrameKind.MESSAGE, b":2:a:b"), (ChannelFrameKind.LEAVING, b":3:"), (ChannelFrameKind.END, b":4:")],
+    [
+        (ChannelFrameKind.HERE, b":1:"),
+        (ChannelFrameKind.MESSAGE, b":2:a:b"),
+        (ChannelFrameKind.LEAVING, b":3:"),
+        (ChannelFrameKind.END, b":4:"),
+    ],
     ids=str,
 )
 def test_frames_are_those_of_npm_busmq(kind: ChannelFrameKind, written: bytes) -> None:
@@ -38,13 +51,19 @@ def test_whatever_is_no_frame_is_an_error_that_names_queue_and_id(value: bytes) 
     if value[:3] in (b":1:", b":2:", b":3:", b":4:"):
         return
     assert not carries_application_message(message)
-    with pytest.raises(ProtocolError, match=r"message 12 of queue 'channel:local:c' begins with ") as caught:
+    with pytest.raises(
+        ProtocolError, match=r"message 12 of queue 'channel:local:c' begins with "
+    ) as caught:
         frame_kind(message, "channel:local:c")
-    assert caught.value.details["found"] == repr(value[:3])[1:]  # three bytes at most: the rest may be a secret
+    assert (
+        caught.value.details["found"] == repr(value[:3])[1:]
+    )  # three bytes at most: the rest may be a secret
 
 
 @given(steps)
-def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: list[bool | int]) -> None:
+def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(
+    steps: list[bool | int],
+) -> None:
     acks, open_, told = ChannelAckTracker(), set(), 0
     id = 0
     for step in steps:

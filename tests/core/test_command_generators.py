@@ -9,19 +9,36 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue, reader_operations, sink
-from busmq_spark.core.command_generators import Flow, RedisCall, Step, command, run_async, run_sync, script
+from busmq_spark.core.command_generators import (
+    Flow,
+    RedisCall,
+    Step,
+    command,
+    run_async,
+    run_sync,
+    script,
+)
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
 from busmq_spark.core.scripts import load
 from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
-from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    LinkLost,
+    QueueMissing,
+    StagingLost,
+    StaleBatch,
+)
 
 KEYS = QueueKeys("q")
 
 
 class Canned:
-    """Answers each step with the next reply, raises it when it is an error, and remembers the steps."""
+    """Answers each step with the next reply, raises it when it is an error, and remembers the
+    steps.
+    """
 
     def __init__(self, *replies: Any) -> None:
         self.replies: Iterator[Any] = iter(replies)
@@ -51,7 +68,9 @@ def asks_twice() -> Flow[str]:
 @pytest.mark.parametrize("way", ["sync", "async"])
 class TestDrivers:
     def run(self, way: str, flow: Flow[Any], canned: Canned) -> Any:
-        return run_sync(flow, canned) if way == "sync" else asyncio.run(run_async(flow, canned.later))
+        return (
+            run_sync(flow, canned) if way == "sync" else asyncio.run(run_async(flow, canned.later))
+        )
 
     def test_replies_go_into_the_flow_and_its_result_comes_out(self, way: str) -> None:
         canned = Canned("one", ["two", "three"])
@@ -59,7 +78,10 @@ class TestDrivers:
         assert [type(step) for step in canned.steps] == [RedisCall, list]
 
     def test_an_error_of_the_driver_is_thrown_into_the_flow_which_may_go_on(self, way: str) -> None:
-        assert self.run(way, asks_twice(), Canned(LinkLost(url="u", reason="gone"), "x")) == "caught gone x"
+        assert (
+            self.run(way, asks_twice(), Canned(LinkLost(url="u", reason="gone"), "x"))
+            == "caught gone x"
+        )
 
     def test_an_error_the_flow_does_not_catch_comes_out_as_it_is(self, way: str) -> None:
         lost = LinkLost(url="u", reason="gone")
@@ -97,7 +119,9 @@ def test_a_script_call_carries_keys_before_arguments() -> None:
 
 def test_push_many_stops_at_the_first_chunk_that_did_not_fit() -> None:
     canned = Canned([1, CHUNK_MESSAGES], [CHUNK_MESSAGES + 1, 3])
-    assert run_sync(queue.push_many(KEYS, [b"v"] * (3 * CHUNK_MESSAGES)), canned) == CHUNK_MESSAGES + 3
+    assert (
+        run_sync(queue.push_many(KEYS, [b"v"] * (3 * CHUNK_MESSAGES)), canned) == CHUNK_MESSAGES + 3
+    )
     assert len(canned.steps) == 2
 
 
@@ -135,7 +159,11 @@ def test_an_ack_of_what_is_no_id_is_refused_before_redis_sees_it(last: Any) -> N
 def test_only_acks_with_more_to_drop_are_asked_again() -> None:
     acks = [CumulativeAckRequest(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
     canned = Canned([[[b"ok", 9], [b"more", 2000], [b"recreated", b"other"]]], [[[b"ok", 5]]])
-    assert run_sync(reader_operations.ack_to(acks), canned) == [AckResult("ok", "9"), AckResult("ok", "5"), AckResult("recreated", "other")]
+    assert run_sync(reader_operations.ack_to(acks), canned) == [
+        AckResult("ok", "9"),
+        AckResult("ok", "5"),
+        AckResult("recreated", "other"),
+    ]
     assert [call.words[0] for call in canned.steps[1]] == ["bus:queue:two:metadata"]
 
 
@@ -143,7 +171,9 @@ def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
     row = [30, b"b", 0, b"7", b"3", b"7", 5, b"", b"m", b""]
     most = reader_operations.QUEUES_PER_CALL
     canned = Canned([row * most, row * 7])
-    got = run_sync(reader_operations.states([(QueueKeys(str(i)), -1) for i in range(most + 7)]), canned)
+    got = run_sync(
+        reader_operations.states([(QueueKeys(str(i)), -1) for i in range(most + 7)]), canned
+    )
     assert len(got) == most + 7
     assert [call.key_count for call in canned.steps[0]] == [3 * most, 3 * 7]
 
@@ -155,12 +185,18 @@ MOVES = [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
 
 def commit(*replies: list[Any]) -> CommitStoppedAtMaxsize | None:
     """Of three chunks in two lists, with the replies of one round trip."""
-    return run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), Canned(list(replies)))
+    return run_sync(
+        sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]),
+        Canned(list(replies)),
+    )
 
 
 def test_a_commit_sends_its_chunks_together() -> None:
     canned = Canned([[b"moved", 3, 0], [b"moved", 3, 0], [b"moved", 1, 0]])
-    assert run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned) is None
+    assert (
+        run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned)
+        is None
+    )
     assert [[call.words[13:16] for call in step] for step in canned.steps] == [MOVES]
 
 
@@ -174,12 +210,27 @@ def test_a_commit_sends_its_chunks_together() -> None:
         ([[b"at", 0, 2], [b"at", 0, 2], [b"at", 0, 3]], MOVES[1:]),
         ([[b"at", 1, 0], [b"at", 1, 0], [b"at", -1, 0]], []),
     ],
-    ids=["at a later chunk", "another between", "another behind it", "no room for all", "another goes on", "another has finished"],
+    ids=[
+        "at a later chunk",
+        "another between",
+        "another behind it",
+        "no room for all",
+        "another goes on",
+        "another has finished",
+    ],
 )
-def test_a_commit_goes_on_where_another_has_brought_it(replies: list[Any], then: list[tuple[int, int, int]]) -> None:
+def test_a_commit_goes_on_where_another_has_brought_it(
+    replies: list[Any], then: list[tuple[int, int, int]]
+) -> None:
     canned = Canned(replies, [[b"moved", size, 0] for _, _, size in then])
-    assert run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned) is None
-    assert [[call.words[13:16] for call in step] for step in canned.steps] == [MOVES, *([then] if then else [])]
+    assert (
+        run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned)
+        is None
+    )
+    assert [[call.words[13:16] for call in step] for step in canned.steps] == [
+        MOVES,
+        *([then] if then else []),
+    ]
 
 
 @pytest.mark.parametrize("later", [[b"at", -1, 0], [b"stale", 5, 0]])
@@ -188,11 +239,22 @@ def test_a_commit_that_another_has_finished_is_done(later: list[Any]) -> None:
 
 
 def test_a_full_queue_ends_the_commit_with_what_is_left() -> None:
-    assert commit([b"moved", 3, 0], [b"full", 5, 0], [b"at", 0, 3]) == CommitStoppedAtMaxsize("q", 5, 4)
+    assert commit([b"moved", 3, 0], [b"full", 5, 0], [b"at", 0, 3]) == CommitStoppedAtMaxsize(
+        "q", 5, 4
+    )
 
 
-@pytest.mark.parametrize(("reply", "error"), [([b"lost", 2, 0], StagingLost), ([b"stale", 9, 0], StaleBatch), ([b"missing", 0, 0], QueueMissing)])
-def test_what_stops_a_commit_is_an_error_of_its_own(reply: list[Any], error: type[BusError]) -> None:
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        ([b"lost", 2, 0], StagingLost),
+        ([b"stale", 9, 0], StaleBatch),
+        ([b"missing", 0, 0], QueueMissing),
+    ],
+)
+def test_what_stops_a_commit_is_an_error_of_its_own(
+    reply: list[Any], error: type[BusError]
+) -> None:
     with pytest.raises(error):
         commit(reply, [b"at", 0, 0], [b"at", 0, 0])
 

@@ -1,4 +1,6 @@
-"""Fields of persisted objects: what is stored reads back as what it was, and a value that does not fit raises an error."""
+"""Fields of persisted objects: what is stored reads back as what it was, and a value that does not
+fit raises an error.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from busmq_spark.errors import ConfigError, MessageRefused
 
 texts = st.text(st.characters(codec=None))  # half surrogate pairs too
 plain = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), texts),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        texts,
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)),
     max_leaves=12,
 )
@@ -52,12 +60,32 @@ class Full:
     anything: Any = None
 
 
-points = st.deferred(lambda: st.builds(Point, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.none() | points))
+points = st.deferred(
+    lambda: st.builds(
+        Point, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.none() | points
+    )
+)
 fulls = st.builds(
     Full,
-    *(texts, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.one_of(st.integers(), texts, st.none())),
-    *(st.lists(st.integers()), st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False)), st.tuples(st.integers(), texts)),
-    *(st.lists(st.booleans()).map(tuple), st.sampled_from(["a", 1]), st.sampled_from(Colour), points, plain),
+    *(
+        texts,
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.booleans(),
+        st.one_of(st.integers(), texts, st.none()),
+    ),
+    *(
+        st.lists(st.integers()),
+        st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False)),
+        st.tuples(st.integers(), texts),
+    ),
+    *(
+        st.lists(st.booleans()).map(tuple),
+        st.sampled_from(["a", 1]),
+        st.sampled_from(Colour),
+        points,
+        plain,
+    ),
 )
 
 
@@ -112,7 +140,9 @@ def test_values_are_written_as_npm_writes_them(value: object, stored: bytes) -> 
     assert to_text(value) == stored
 
 
-@pytest.mark.parametrize("text", [b"undefined", b"zz", b"", b"NaN", b"[1,", b"\xff", b"[" * 100_000, b"-Infinity"])
+@pytest.mark.parametrize(
+    "text", [b"undefined", b"zz", b"", b"NaN", b"[1,", b"\xff", b"[" * 100_000, b"-Infinity"]
+)
 def test_what_is_no_json_is_a_misfit(text: bytes) -> None:
     with pytest.raises(PersistedTypeMismatch):
         from_text(text)
@@ -126,7 +156,13 @@ def test_what_json_cannot_express_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize(
     ("text", "hint", "value"),
-    [(b"1", float, 1.0), (b"1e+21", int, 10**21), (b"2.5", int | float, 2.5), (b"1", float | int, 1), (b'{"x":1,"odd":2}', Point, Point(1))],
+    [
+        (b"1", float, 1.0),
+        (b"1e+21", int, 10**21),
+        (b"2.5", int | float, 2.5),
+        (b"1", float | int, 1),
+        (b'{"x":1,"odd":2}', Point, Point(1)),
+    ],
 )
 def test_what_node_writes_reads_as_the_type_asked_for(text: bytes, hint: Any, value: Any) -> None:
     read = from_text(text, hint)
@@ -136,8 +172,24 @@ def test_what_node_writes_reads_as_the_type_asked_for(text: bytes, hint: Any, va
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        *((b"true", int), (b"1", bool), (b"1.5", int), (b"1", str), (b"null", str), (b'"blue"', Colour), (b"true", Colour), (b"true", Literal[1])),
-        *((b"[1]", tuple[int, int]), (b'["x"]', list[int]), (b'{"a":"x"}', dict[str, int]), (b"{}", Point), (b'{"x":"1"}', Point), (b"3", Point)),
+        *(
+            (b"true", int),
+            (b"1", bool),
+            (b"1.5", int),
+            (b"1", str),
+            (b"null", str),
+            (b'"blue"', Colour),
+            (b"true", Colour),
+            (b"true", Literal[1]),
+        ),
+        *(
+            (b"[1]", tuple[int, int]),
+            (b'["x"]', list[int]),
+            (b'{"a":"x"}', dict[str, int]),
+            (b"{}", Point),
+            (b'{"x":"1"}', Point),
+            (b"3", Point),
+        ),
     ],
 )
 def test_another_type_is_a_misfit(text: bytes, hint: Any) -> None:
@@ -146,7 +198,16 @@ def test_another_type_is_a_misfit(text: bytes, hint: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "hint"), [(True, int), ("1", int), (1.0, int), ([1], tuple[int]), ((1,), list[int]), ("red", Colour), ({1: 2}, dict)]
+    ("value", "hint"),
+    [
+        (True, int),
+        ("1", int),
+        (1.0, int),
+        ([1], tuple[int]),
+        ((1,), list[int]),
+        ("red", Colour),
+        ({1: 2}, dict),
+    ],
 )
 def test_a_value_of_another_type_is_not_written(value: object, hint: Any) -> None:
     with pytest.raises(MessageRefused):

@@ -1,4 +1,6 @@
-"""Text of exceptions that other people's code made: always text, on one line, bounded, and without credentials."""
+"""Text of exceptions that other people's code made: always text, on one line, bounded, and without
+credentials.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.service import error_object
 from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import MessageRefused, MessageUnreadable, QueueMissing
-from busmq_spark.errors.foreign import MAX_ERROR_CHARACTERS, code_of, error_text, exc_info, plain_text, stack_text
+from busmq_spark.errors.foreign import (
+    MAX_ERROR_CHARACTERS,
+    code_of,
+    error_text,
+    exc_info,
+    plain_text,
+    stack_text,
+)
 
 
 class NamelessMeta(type):
@@ -100,7 +109,9 @@ def test_whatever_was_raised_has_a_text(name: str, caplog: pytest.LogCaptureFixt
     assert 0 < len(text) <= MAX_ERROR_CHARACTERS
     text.encode()
     assert not {*"\n\x00\x1b\u202e"} & {*text}
-    letter = decode_letter(make_dead_letter("q", "g", LeasedMessage(1, b"v", 1, 1, ""), error_text(error), 1))
+    letter = decode_letter(
+        make_dead_letter("q", "g", LeasedMessage(1, b"v", 1, 1, ""), error_text(error), 1)
+    )
     assert letter.error == text
     if issubclass(type(error), BaseException):
         caught(error)
@@ -113,9 +124,14 @@ def test_class_notes_members_and_causes_are_named() -> None:
     assert error_text(ValueError("boom")) == "ValueError: boom"
     assert error_text(KeyError()) == "KeyError"
     assert error_text(with_notes()) == "ValueError: boom (of row 3)"
-    assert error_text(with_cause(ValueError("a"), KeyError("b"))) == "ValueError: a; caused by KeyError: 'b'"
+    assert (
+        error_text(with_cause(ValueError("a"), KeyError("b")))
+        == "ValueError: a; caused by KeyError: 'b'"
+    )
     group = ExceptionGroup("g", [ValueError("a"), KeyError("b")])
-    assert error_text(group) == "ExceptionGroup: g (2 sub-exceptions) [ValueError: a; KeyError: 'b']"
+    assert (
+        error_text(group) == "ExceptionGroup: g (2 sub-exceptions) [ValueError: a; KeyError: 'b']"
+    )
     missing = QueueMissing(queue="q")
     assert error_text(with_cause(missing, KeyError("b"))) == str(missing)
     assert error_text("a\nb") == "a b"
@@ -137,7 +153,14 @@ def test_credentials_are_masked(text: str) -> None:
 
 
 def test_a_code_is_taken_only_where_it_can_be_sent() -> None:
-    for code, expected in ((5, 5), ("E", "E"), ("\ud800", "?"), (2**80, None), (True, None), ([], None)):
+    for code, expected in (
+        (5, 5),
+        ("E", "E"),
+        ("\ud800", "?"),
+        (2**80, None),
+        (True, None),
+        ([], None),
+    ):
         error = ValueError()
         error.code = code  # type: ignore[attr-defined]
         assert code_of(error) == expected
@@ -158,14 +181,22 @@ def nested(depth: int) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("value", [nested(100_000), Lying(a=1), {"a": b"x"}, float("inf"), "\ud800", {"\ud800": 1}])
+@pytest.mark.parametrize(
+    "value", [nested(100_000), Lying(a=1), {"a": b"x"}, float("inf"), "\ud800", {"\ud800": 1}]
+)
 def test_a_value_that_json_cannot_express_is_refused(value: Any) -> None:
     with pytest.raises(MessageRefused):
         encode_value(value)
 
 
 def test_a_message_that_is_too_deep_or_no_json_is_unreadable() -> None:
-    for value in (b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b"\xff\xff", b"{", b"1" * 10_000):
+    for value in (
+        b"[" * 100_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b"\xff\xff",
+        b"{",
+        b"1" * 10_000,
+    ):
         with pytest.raises(MessageUnreadable) as raised:
             Message(1, value).json()
         assert isinstance(raised.value, ValueError)

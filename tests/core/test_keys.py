@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.keys import QueueKeys, is_reply_queue, metadata_pattern, queue_name, server_index, sink_record
+from busmq_spark.core.keys import (
+    QueueKeys,
+    is_reply_queue,
+    metadata_pattern,
+    queue_name,
+    server_index,
+    sink_record,
+)
 
-PLACED = json.loads((Path(__file__).parents[1] / "golden" / "redis-location.json").read_text("utf-8"))["vectors"]
+PLACED = json.loads(
+    (Path(__file__).parents[1] / "golden" / "redis-location.json").read_text("utf-8")
+)["vectors"]
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
@@ -29,19 +38,37 @@ def test_an_astral_character_counts_as_its_two_surrogates() -> None:
 
 @given(st.text(), st.integers(1, 50))
 def test_the_hash_is_the_sum_of_the_utf16_code_units(key: str, servers: int) -> None:
-    units = sum(c if (c := ord(char)) < 0x10000 else 0xD800 + ((c - 0x10000) >> 10) + 0xDC00 + ((c - 0x10000) & 0x3FF) for char in key)
+    units = sum(
+        (
+            c
+            if (c := ord(char)) < 0x10000
+            else 0xD800 + ((c - 0x10000) >> 10) + 0xDC00 + ((c - 0x10000) & 0x3FF)
+        )
+        for char in key
+    )
     assert server_index(key, servers) == units % servers
 
 
 def test_the_keys_are_spelt_as_npm_busmq_spells_them() -> None:
     keys = QueueKeys("orders")
-    assert keys.peer_keys == ("bus:queue:orders:metadata", "bus:queue:orders:messages", "bus:queue:orders:msgid", "bus:queue:orders:toack")
+    assert keys.peer_keys == (
+        "bus:queue:orders:metadata",
+        "bus:queue:orders:messages",
+        "bus:queue:orders:msgid",
+        "bus:queue:orders:toack",
+    )
     assert keys.available == "bus:queue:orders:available"
 
 
 def test_our_own_keys_stand_beside_the_shared_ones() -> None:
     keys = QueueKeys("orders")
-    assert keys.all == (*keys.peer_keys, "bus:queue:orders:acks", "bus:queue:orders:sinks", "bus:queue:orders:clock", "bus:queue:orders:bytes")
+    assert keys.all == (
+        *keys.peer_keys,
+        "bus:queue:orders:acks",
+        "bus:queue:orders:sinks",
+        "bus:queue:orders:clock",
+        "bus:queue:orders:bytes",
+    )
     assert keys.lease("daily") == "bus:queue:orders:lease:daily"
     assert keys.stage("a-1") == "bus:queue:orders:stage:a-1"
     assert sink_record("s1") == "bus:sink:s1"
@@ -65,7 +92,15 @@ def test_the_scan_pattern_matches_every_metadata_key(name: str, cluster: bool) -
 
 @pytest.mark.parametrize(
     "key",
-    ["bus:queue::metadata", "bus:queue:metadata", "bus:queue:a:messages", "bus:persisted:a", "x:bus:queue:a:metadata", "{bus:queue:a}:metadata", ""],
+    [
+        "bus:queue::metadata",
+        "bus:queue:metadata",
+        "bus:queue:a:messages",
+        "bus:persisted:a",
+        "x:bus:queue:a:metadata",
+        "{bus:queue:a}:metadata",
+        "",
+    ],
 )
 def test_a_key_of_another_kind_names_no_queue(key: str) -> None:
     assert queue_name(key) is None

@@ -27,7 +27,9 @@ class Sized(bytes):
         return self.size
 
 
-sizes = st.lists(st.one_of(st.integers(0, 200), st.integers(CHUNK_BYTES // 3, CHUNK_BYTES + 2)), max_size=60)
+sizes = st.lists(
+    st.one_of(st.integers(0, 200), st.integers(CHUNK_BYTES // 3, CHUNK_BYTES + 2)), max_size=60
+)
 
 
 @given(sizes, st.integers(0, 2500))
@@ -39,7 +41,9 @@ def test_chunks_keep_order_and_lose_nothing(large: list[int], small: int) -> Non
 
 
 @given(sizes, st.integers(0, 2500))
-def test_no_chunk_exceeds_its_bounds_but_for_a_single_large_message(large: list[int], small: int) -> None:
+def test_no_chunk_exceeds_its_bounds_but_for_a_single_large_message(
+    large: list[int], small: int
+) -> None:
     values = [*(Sized(i % 7) for i in range(small)), *(Sized(size) for size in large)]
     for chunk in chunks(values):
         assert len(chunk) <= CHUNK_MESSAGES
@@ -50,7 +54,9 @@ def test_no_chunk_exceeds_its_bounds_but_for_a_single_large_message(large: list[
 def test_a_chunk_is_closed_only_when_the_next_message_does_not_fit(large: list[int]) -> None:
     cut = list(chunks([Sized(size) for size in large]))
     for chunk, following in itertools.pairwise(cut):
-        assert len(chunk) == CHUNK_MESSAGES or sum(map(len, chunk)) + len(following[0]) > CHUNK_BYTES
+        assert (
+            len(chunk) == CHUNK_MESSAGES or sum(map(len, chunk)) + len(following[0]) > CHUNK_BYTES
+        )
 
 
 def test_a_message_of_exactly_512_mb_is_not_refused() -> None:

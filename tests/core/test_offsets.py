@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.offsets import INITIAL_OFFSET, OffsetCodec, decode, encode, last_id_before_batch, links_of
+from busmq_spark.core.offsets import (
+    INITIAL_OFFSET,
+    OffsetCodec,
+    decode,
+    encode,
+    last_id_before_batch,
+    links_of,
+)
 from busmq_spark.core.position import Position
 from busmq_spark.core.qualified_queue_names import qualified_name
 from busmq_spark.errors import ConfigError
@@ -24,14 +31,20 @@ positions = st.builds(Position, st.text(), ids, st.text(), st.none() | ids, ids)
 
 @pytest.mark.parametrize("vector", GOLDEN, ids=lambda vector: vector["says"])
 def test_an_offset_kept_for_ever_is_still_read(vector: dict[str, Any]) -> None:
-    assert decode(json.loads(vector["text"])) == {queue: Position(*fields) for queue, fields in vector["queues"].items()}
+    assert decode(json.loads(vector["text"])) == {
+        queue: Position(*fields) for queue, fields in vector["queues"].items()
+    }
 
 
 @pytest.mark.parametrize("vector", GOLDEN, ids=lambda vector: vector["says"])
 def test_an_offset_is_still_written_like_this_byte_for_byte(vector: dict[str, Any]) -> None:
     text = vector["text"]
     assert (
-        json.dumps(INITIAL_OFFSET if json.loads(text) == INITIAL_OFFSET else encode({queue: Position(*f) for queue, f in vector["queues"].items()}))
+        json.dumps(
+            INITIAL_OFFSET
+            if json.loads(text) == INITIAL_OFFSET
+            else encode({queue: Position(*f) for queue, f in vector["queues"].items()})
+        )
         == text
     )
 
@@ -39,7 +52,11 @@ def test_an_offset_is_still_written_like_this_byte_for_byte(vector: dict[str, An
 @pytest.mark.parametrize("vector", LINKED, ids=lambda vector: vector["says"])
 def test_an_offset_with_links_is_read_and_written_byte_for_byte(vector: dict[str, Any]) -> None:
     sources = {"": vector["queues"], **vector["sources"]}
-    found = {qualified_name(source, queue): Position(*fields) for source, queues in sources.items() for queue, fields in queues.items()}
+    found = {
+        qualified_name(source, queue): Position(*fields)
+        for source, queues in sources.items()
+        for queue, fields in queues.items()
+    }
     assert decode(json.loads(vector["text"])) == found
     assert links_of(json.loads(vector["text"])) == set(vector["sources"])
     assert json.dumps(encode(found, set(vector["sources"]))) == vector["text"]
@@ -50,18 +67,30 @@ def test_what_is_written_is_read_back(offset: dict[str, Position]) -> None:
     assert decode(json.loads(json.dumps(encode(offset)))) == offset
 
 
-@given(st.lists(st.tuples(st.booleans(), st.dictionaries(st.sampled_from("abc"), positions)), max_size=8))
-def test_a_memory_of_offsets_says_what_reading_them_anew_says(steps: list[tuple[bool, dict[str, Position]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.dictionaries(st.sampled_from("abc"), positions)), max_size=8
+    )
+)
+def test_a_memory_of_offsets_says_what_reading_them_anew_says(
+    steps: list[tuple[bool, dict[str, Position]]],
+) -> None:
     memory = OffsetCodec()
     for written, found in steps:
         offset = memory.encode(found) if written else json.loads(json.dumps(encode(found)))
         assert offset == encode(found)
-        for text in (json.dumps(offset), json.dumps(encode({**found, "d": at(1)})), json.dumps(INITIAL_OFFSET)):
+        for text in (
+            json.dumps(offset),
+            json.dumps(encode({**found, "d": at(1)})),
+            json.dumps(INITIAL_OFFSET),
+        ):
             assert memory.decode(json.loads(text)) == decode(json.loads(text))
 
 
 @given(st.dictionaries(st.text(), positions, max_size=5))
-def test_the_same_positions_have_the_same_text_in_whatever_order_they_came(offset: dict[str, Position]) -> None:
+def test_the_same_positions_have_the_same_text_in_whatever_order_they_came(
+    offset: dict[str, Position],
+) -> None:
     assert json.dumps(encode(offset)) == json.dumps(encode(dict(reversed(offset.items()))))
 
 
@@ -76,8 +105,14 @@ def test_the_same_positions_have_the_same_text_in_whatever_order_they_came(offse
         {"v": 1, "queues": {"q": {}}},
         {"v": 1, "queues": {"q": {"born": "b", "last": "x", "mark": ""}}},
         {"v": 1, "queues": {"q": 41}},
-        *({"v": 1, "queues": {"q": {"born": "b", "mark": "", "last": last}}} for last in (float("inf"), 1e308, 1.5, -1, 2**53, True, None)),
-        *({"v": 1, "queues": {"q": {"born": "b", "mark": "", "last": 1, **more}}} for more in ({"from": -1}, {"from": 0.5}, {"lost": -1})),
+        *(
+            {"v": 1, "queues": {"q": {"born": "b", "mark": "", "last": last}}}
+            for last in (float("inf"), 1e308, 1.5, -1, 2**53, True, None)
+        ),
+        *(
+            {"v": 1, "queues": {"q": {"born": "b", "mark": "", "last": 1, **more}}}
+            for more in ({"from": -1}, {"from": 0.5}, {"lost": -1})
+        ),
         {"orders": {"0": 41}},
         41,
         None,
@@ -91,7 +126,9 @@ def test_an_offset_of_another_source_is_refused_with_what_was_found(garbage: Any
 
 
 def test_an_offset_of_a_later_version_says_which_and_what_to_do() -> None:
-    with pytest.raises(ConfigError, match="offsets of version 2, this package reads version 1; update it"):
+    with pytest.raises(
+        ConfigError, match="offsets of version 2, this package reads version 1; update it"
+    ):
         decode({"v": 2, "queues": {}})
 
 

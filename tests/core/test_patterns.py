@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from busmq_spark.core import event_routing
 from busmq_spark.core.event_index import owners_of
-from busmq_spark.core.event_patterns import check_key, check_pattern, covers, destinations, matches, overlaps
+from busmq_spark.core.event_patterns import (
+    check_key,
+    check_pattern,
+    covers,
+    destinations,
+    matches,
+    overlaps,
+)
 from busmq_spark.errors import ConfigError
 
 words = st.sampled_from(["a", "b", "user", "signup", "é"])
@@ -41,12 +48,34 @@ keys = st.lists(words, min_size=1, max_size=4).map(".".join)
         ("#", "a.b.c", True),
     ],
 )
-def test_a_star_is_one_word_and_a_hash_is_the_rest(pattern: str, key: str, *, expected: bool) -> None:
+def test_a_star_is_one_word_and_a_hash_is_the_rest(
+    pattern: str, key: str, *, expected: bool
+) -> None:
     assert check_pattern(pattern) == pattern
     assert matches(pattern, check_key(key)) is expected
 
 
-@pytest.mark.parametrize("pattern", ["", ".", "a.", "a..b", "a.#.b", "#.a", "a*", "a.b#", "**", "a b", "a\nb", "x" * 256, "\ud800", None, 7, ["a"]])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        ".",
+        "a.",
+        "a..b",
+        "a.#.b",
+        "#.a",
+        "a*",
+        "a.b#",
+        "**",
+        "a b",
+        "a\nb",
+        "x" * 256,
+        "\ud800",
+        None,
+        7,
+        ["a"],
+    ],
+)
 def test_what_is_no_pattern_is_refused(pattern: object) -> None:
     with pytest.raises(ConfigError, match="the pattern is "):
         check_pattern(pattern)
@@ -69,19 +98,32 @@ def test_a_pattern_made_of_a_key_takes_it(key: str, data: st.DataObject) -> None
 
 
 @given(st.lists(st.tuples(keys, st.sampled_from(["q1", "q2", "q3"]))), st.lists(keys, min_size=1))
-def test_each_queue_is_named_once_however_many_patterns_it_has(table: list[tuple[str, str]], asked: list[str]) -> None:
-    assert destinations(table, asked) == sorted({queue for pattern, queue in table if pattern in asked})
+def test_each_queue_is_named_once_however_many_patterns_it_has(
+    table: list[tuple[str, str]], asked: list[str]
+) -> None:
+    assert destinations(table, asked) == sorted(
+        {queue for pattern, queue in table if pattern in asked}
+    )
 
 
-@given(st.lists(st.tuples(keys | keys.map(lambda key: f"{key}.#"), st.sampled_from(["q1", "q2", "q3"]))), st.lists(st.lists(keys, min_size=1)))
-def test_what_is_remembered_of_a_table_is_what_it_says(table: list[tuple[str, str]], asked: list[list[str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(keys | keys.map(lambda key: f"{key}.#"), st.sampled_from(["q1", "q2", "q3"]))
+    ),
+    st.lists(st.lists(keys, min_size=1)),
+)
+def test_what_is_remembered_of_a_table_is_what_it_says(
+    table: list[tuple[str, str]], asked: list[list[str]]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(event_routing, "MAX_CACHED_KEYS", 2)
         subscribers = event_routing.EventRoutingTable(b"v", table)
-        assert [subscribers.queues_for(each) for each in asked] == [destinations(table, each) for each in asked]
+        assert [subscribers.queues_for(each) for each in asked] == [
+            destinations(table, each) for each in asked
+        ]
 
 
-# -- which pattern covers which -----------------------------------------------------------------------------------------------------------------
+# -- which pattern covers which --------------------------------------------------------------------
 
 letters = st.sampled_from(["a", "b", "c"])
 some_keys = st.lists(letters, min_size=1, max_size=5).map(".".join)
@@ -93,13 +135,23 @@ some_patterns = st.builds(
 
 
 def keys_of_pattern(pattern: str) -> set[str]:
-    """Keys of at most six words that a pattern matches, of the words a, b, c and one that is in none."""
+    """Keys of at most six words that a pattern matches, of the words a, b, c and one that is in
+    none.
+    """
     words = ["*.#" if pattern == "#" else pattern][0].split(".")
     fixed, rest = (words[:-1], True) if words[-1] == "#" else (words, False)
     found = {""}
     for word in fixed:
-        found = {f"{head}.{each}".lstrip(".") for head in found for each in (["a", "b", "c", "other"] if word == "*" else [word])}
-    longer = {f"{key}{more}" for key in found for more in ("", ".other", ".a", ".other.other")} if rest else found
+        found = {
+            f"{head}.{each}".lstrip(".")
+            for head in found
+            for each in (["a", "b", "c", "other"] if word == "*" else [word])
+        }
+    longer = (
+        {f"{key}{more}" for key in found for more in ("", ".other", ".a", ".other.other")}
+        if rest
+        else found
+    )
     return {check_key(key) for key in longer}
 
 
@@ -111,11 +163,17 @@ def test_a_pattern_covers_another_if_it_matches_each_of_its_keys(granted: str, w
 @given(some_patterns, some_patterns)
 def test_patterns_overlap_if_some_key_is_matched_by_both(one: str, other: str) -> None:
     both = keys_of_pattern(one) | keys_of_pattern(other)
-    assert overlaps(one, other) == overlaps(other, one) == any(matches(one, key) and matches(other, key) for key in both)
+    assert (
+        overlaps(one, other)
+        == overlaps(other, one)
+        == any(matches(one, key) and matches(other, key) for key in both)
+    )
 
 
 @given(some_patterns, some_patterns, some_keys)
-def test_what_is_covered_is_matched_and_what_is_apart_never_meets(granted: str, wanted: str, key: str) -> None:
+def test_what_is_covered_is_matched_and_what_is_apart_never_meets(
+    granted: str, wanted: str, key: str
+) -> None:
     if covers(granted, wanted) and matches(wanted, key):
         assert matches(granted, key)
     if matches(granted, key) and matches(wanted, key):
@@ -145,13 +203,19 @@ def test_covering(granted: str, wanted: str, *, expected: bool) -> None:
     assert covers(granted, wanted) is expected
 
 
-# -- rows of a table --------------------------------------------------------------------------------------------------------------------------
+# -- rows of a table -------------------------------------------------------------------------------
 
-rows = st.tuples(some_patterns, st.sampled_from(["q1", "q2"]), st.sampled_from(["", "1", "@peer=v", "1 @peer=v @other~1=w"]))
+rows = st.tuples(
+    some_patterns,
+    st.sampled_from(["q1", "q2"]),
+    st.sampled_from(["", "1", "@peer=v", "1 @peer=v @other~1=w"]),
+)
 
 
 @given(st.lists(rows), st.lists(some_keys, min_size=1, max_size=3))
-def test_a_table_that_changes_row_by_row_says_what_its_rows_say(changes: list[tuple[str, str, str]], asked: list[str]) -> None:
+def test_a_table_that_changes_row_by_row_says_what_its_rows_say(
+    changes: list[tuple[str, str, str]], asked: list[str]
+) -> None:
     table, plain = event_routing.EventRoutingTable(b"v", ()), dict[tuple[str, str], str]()
     for pattern, queue, value in changes:
         table.change_row(pattern, queue, value)
@@ -159,14 +223,23 @@ def test_a_table_that_changes_row_by_row_says_what_its_rows_say(changes: list[tu
         if value:
             plain[pattern, queue] = value
         found = table.owners_by_queue(asked)
-        matched = [(row[1], value) for row, value in plain.items() if any(matches(row[0], key) for key in asked)]
-        assert found == {queue: frozenset().union(*(owners_of(v) for q, v in matched if q == queue)) for queue in sorted({q for q, _ in matched})}
+        matched = [
+            (row[1], value)
+            for row, value in plain.items()
+            if any(matches(row[0], key) for key in asked)
+        ]
+        assert found == {
+            queue: frozenset().union(*(owners_of(v) for q, v in matched if q == queue))
+            for queue in sorted({q for q, _ in matched})
+        }
         assert table.queues_for(asked) == destinations(plain, asked)
     assert table.pairs == sorted(plain)
 
 
 def test_a_look_up_visits_no_row_of_other_words() -> None:
-    table = event_routing.EventRoutingTable(b"v", [(f"{'z' * 200}.{n}", "far") for n in range(20_000)] + [("k.*", "near")])
+    table = event_routing.EventRoutingTable(
+        b"v", [(f"{'z' * 200}.{n}", "far") for n in range(20_000)] + [("k.*", "near")]
+    )
     visited = 0
 
     def count(_: object, event: str, __: object) -> None:

@@ -1,4 +1,6 @@
-"""Several holders of one persisted object against a model: what a save writes, what a load takes over, what is lost by neither."""
+"""Several holders of one persisted object against a model: what a save writes, what a load takes
+over, what is lost by neither.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,16 @@ class Hash:
             case "EXPIRE":
                 return int(bool(self.stored))
             case "HGETALL":
-                return [word for name, text in self.stored.items() for word in (name.encode(), text)]
+                return [
+                    word for name, text in self.stored.items() for word in (name.encode(), text)
+                ]
         raise AssertionError(call)
 
 
 class Client:
-    """One holder. A save is in three steps, as on a wire: it begins, Redis executes it, the reply comes back or is lost."""
+    """One holder. A save is in three steps, as on a wire: it begins, Redis executes it, the reply
+    comes back or is lost.
+    """
 
     def __init__(self, redis: Hash, fields: TrackedFields) -> None:
         self.redis, self.fields = redis, fields
@@ -96,7 +102,9 @@ actions = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), actions), max_size=40))
-def test_two_holders_see_and_store_what_the_model_does(steps: list[tuple[int, tuple[Any, ...]]]) -> None:
+def test_two_holders_see_and_store_what_the_model_does(
+    steps: list[tuple[int, tuple[Any, ...]]],
+) -> None:
     redis = Hash()
     clients = [Client(redis, TrackedFields({})) for _ in range(2)]
     for who, (what, *args) in steps:
@@ -109,7 +117,10 @@ def test_two_holders_see_and_store_what_the_model_does(steps: list[tuple[int, tu
             case "end" | "lose":
                 client.end(lost=what == "lose")
             case "save":
-                before, to_write = dict(redis.stored), {name: to_text(client.view[name]) for name in client.dirty}
+                before, to_write = (
+                    dict(redis.stored),
+                    {name: to_text(client.view[name]) for name in client.dirty},
+                )
                 if client.under_way is None:
                     client.begin()
                     client.arrive()

@@ -1,4 +1,6 @@
-"""Range replies taken apart: every reply gives what was put in, however it arrives and whatever the values look like."""
+"""Range replies taken apart: every reply gives what was put in, however it arrives and whatever the
+values look like.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,19 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.range_reply_parser import RangeReplyParser
 
-TRICKS = [b"", b"$", b"\r\n$", b"\r\n$3\r\nabc", b"x\r\n$1\r\n1\r\n$2\r\nab", b"\r\n", b"$5\r\nhello\r\n", b"a" * 9, b"b" * 10, b"c" * 99, b"d" * 100]
+TRICKS = [
+    b"",
+    b"$",
+    b"\r\n$",
+    b"\r\n$3\r\nabc",
+    b"x\r\n$1\r\n1\r\n$2\r\nab",
+    b"\r\n",
+    b"$5\r\nhello\r\n",
+    b"a" * 9,
+    b"b" * 10,
+    b"c" * 99,
+    b"d" * 100,
+]
 
 
 def reply_of(first: int, values: list[bytes]) -> bytes:
@@ -19,7 +33,9 @@ def reply_of(first: int, values: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def scan(reply: bytes, values: int, cuts: list[int], rest: bytes = b"") -> tuple[list[bytes], int, int]:
+def scan(
+    reply: bytes, values: int, cuts: list[int], rest: bytes = b""
+) -> tuple[list[bytes], int, int]:
     """Feed a reply cut into pieces, followed by ``rest``."""
     body = reply.index(b"\r\n") + 2
     data = bytearray(reply + rest)
@@ -28,24 +44,41 @@ def scan(reply: bytes, values: int, cuts: list[int], rest: bytes = b"") -> tuple
         if (end := scanner.end(data, used)) is not None:
             found = scanner.pairs(data)
             assert end == len(reply)
-            pieces = [bytes(data[s : s + n]) for s, n in zip(found.starts, found.lengths, strict=True)]
+            pieces = [
+                bytes(data[s : s + n]) for s, n in zip(found.starts, found.lengths, strict=True)
+            ]
             return pieces, found.first, found.last
     raise AssertionError("the scanner never saw the end of a complete reply")
 
 
-@given(st.lists(st.binary(max_size=200), min_size=1, max_size=60), st.integers(1, 2**53 - 100), st.lists(st.integers(0, 5000)))
-def test_ordinary_values_come_out_as_they_went_in(values: list[bytes], first: int, cuts: list[int]) -> None:
+@given(
+    st.lists(st.binary(max_size=200), min_size=1, max_size=60),
+    st.integers(1, 2**53 - 100),
+    st.lists(st.integers(0, 5000)),
+)
+def test_ordinary_values_come_out_as_they_went_in(
+    values: list[bytes], first: int, cuts: list[int]
+) -> None:
     found = scan(reply_of(first, values), len(values), cuts, rest=b"$4\r\nborn\r\n*2\r\n$1")
     assert found == (values, first, first + len(values) - 1)
 
 
-@given(st.lists(st.sampled_from(TRICKS), min_size=1, max_size=12), st.integers(1, 2000), st.lists(st.integers(0, 500)))
-def test_values_that_look_like_headers_are_never_taken_for_messages(values: list[bytes], first: int, cuts: list[int]) -> None:
+@given(
+    st.lists(st.sampled_from(TRICKS), min_size=1, max_size=12),
+    st.integers(1, 2000),
+    st.lists(st.integers(0, 500)),
+)
+def test_values_that_look_like_headers_are_never_taken_for_messages(
+    values: list[bytes], first: int, cuts: list[int]
+) -> None:
     found = scan(reply_of(first, values), len(values), cuts)
     assert found == (values, first, first + len(values) - 1)
 
 
-@given(st.lists(st.one_of(st.sampled_from(TRICKS), st.binary(max_size=30)), min_size=1, max_size=8), st.binary(max_size=40))
+@given(
+    st.lists(st.one_of(st.sampled_from(TRICKS), st.binary(max_size=30)), min_size=1, max_size=8),
+    st.binary(max_size=40),
+)
 def test_a_forged_pair_inside_a_value_is_not_believed(values: list[bytes], padding: bytes) -> None:
     forged = b"\r\n".join([padding, b"$1", b"9", b"$6", b"forged", b""])
     found = scan(reply_of(1, [*values, forged]), len(values) + 1, [])
@@ -62,20 +95,37 @@ def trick(size: int, at: int) -> bytes:
     return (b"\r\n$%d\r\n" % at * (size // 4 + 1))[:size]
 
 
-runs = st.lists(st.tuples(st.sampled_from([0, 5, 9, 10, 64, 2000]), st.integers(1, 60)), min_size=1, max_size=5)
+runs = st.lists(
+    st.tuples(st.sampled_from([0, 5, 9, 10, 64, 2000]), st.integers(1, 60)), min_size=1, max_size=5
+)
 
 
-@given(runs, st.sampled_from([1, 7, 990, 9_960, 10**9 - 20]), st.booleans(), st.lists(st.integers(0, 30_000), max_size=6))
+@given(
+    runs,
+    st.sampled_from([1, 7, 990, 9_960, 10**9 - 20]),
+    st.booleans(),
+    st.lists(st.integers(0, 30_000), max_size=6),
+)
 def test_runs_of_one_length_come_out_whole_wherever_the_length_or_the_digits_of_ids_change(
     lengths: list[tuple[int, int]], first: int, tricky: bool, cuts: list[int]
 ) -> None:
     sizes = [size for size, many in lengths for _ in range(many)]
     values = [trick(size, at) if tricky else b"x" * size for at, size in enumerate(sizes)]
-    assert scan(reply_of(first, values), len(values), cuts, rest=b"$4\r\nborn\r\n") == (values, first, first + len(values) - 1)
+    assert scan(reply_of(first, values), len(values), cuts, rest=b"$4\r\nborn\r\n") == (
+        values,
+        first,
+        first + len(values) - 1,
+    )
 
 
-@given(st.lists(st.integers(0, 6000), min_size=1, max_size=60), st.booleans(), st.lists(st.integers(0, 90_000), max_size=6))
-def test_values_of_many_lengths_come_out_whole_whether_large_or_small(sizes: list[int], tricky: bool, cuts: list[int]) -> None:
+@given(
+    st.lists(st.integers(0, 6000), min_size=1, max_size=60),
+    st.booleans(),
+    st.lists(st.integers(0, 90_000), max_size=6),
+)
+def test_values_of_many_lengths_come_out_whole_whether_large_or_small(
+    sizes: list[int], tricky: bool, cuts: list[int]
+) -> None:
     values = [trick(size, at) if tricky else b"x" * size for at, size in enumerate(sizes)]
     assert scan(reply_of(95, values), len(values), cuts) == (values, 95, 94 + len(values))
 
@@ -85,7 +135,9 @@ def test_a_length_that_differs_by_its_last_digit_ends_a_run() -> None:
     assert scan(reply_of(1, values), len(values), []) == (values, 1, len(values))
 
 
-@pytest.mark.parametrize("wrong", [b":7\r\n" * 20, b"$1\r\n1\r\n$-1\r\n" + b"x" * 80, b"$1\r\n1\r\n*2\r\n" + b"x" * 80])
+@pytest.mark.parametrize(
+    "wrong", [b":7\r\n" * 20, b"$1\r\n1\r\n$-1\r\n" + b"x" * 80, b"$1\r\n1\r\n*2\r\n" + b"x" * 80]
+)
 def test_what_is_no_message_is_refused_with_what_was_found(wrong: bytes) -> None:
     good = reply_of(1, [b"ab", b"ab"])
     data = bytearray(good + wrong)

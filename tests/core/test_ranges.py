@@ -1,4 +1,6 @@
-"""Reading an id range from a list that others trim, push to and tear holes into while replies are under way."""
+"""Reading an id range from a list that others trim, push to and tear holes into while replies are
+under way.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from busmq_spark.core.range_reader import (
 )
 
 KEYS = QueueKeys("q")
-VALUE_BYTES = 200_000  # so large that windows shrink to about 15 rows: short ranges then need many of them
+VALUE_BYTES = (
+    200_000  # so large that windows shrink to about 15 rows: short ranges then need many of them
+)
 
 
 @dataclass
@@ -86,7 +90,9 @@ def asked(call: RedisCall | None) -> tuple[int, int]:
 
 
 def read(stored: SimulatedList, first: int, last: int) -> tuple[list[int], bool]:
-    """As the source reads: window by window; after a miss, or a last reply cut short, a new cursor starts at the head."""
+    """As the source reads: window by window; after a miss, or a last reply cut short, a new cursor
+    starts at the head.
+    """
     taken: list[int] = []
     for _ in range(200):
         need = first + len(taken)
@@ -98,7 +104,9 @@ def read(stored: SimulatedList, first: int, last: int) -> tuple[list[int], bool]
             if (call := cursor.ask()) is None:
                 return taken, True
             ids = stored.lrange(call)
-            piece = cursor.take(ids[0] if ids else 0, ids[-1] if ids else 0, len(ids), VALUE_BYTES * len(ids))
+            piece = cursor.take(
+                ids[0] if ids else 0, ids[-1] if ids else 0, len(ids), VALUE_BYTES * len(ids)
+            )
             if piece is None:
                 break
             taken += ids[piece.start : piece.stop]
@@ -109,7 +117,12 @@ def changes(*kinds: str) -> st.SearchStrategy[list[tuple[str, int]]]:
     return st.lists(st.tuples(st.sampled_from(kinds), st.integers(1, 60)), max_size=40)
 
 
-@given(st.integers(1, 50), st.integers(1, 300), changes("trim", "push", "hole", "restore", "nothing"), st.data())
+@given(
+    st.integers(1, 50),
+    st.integers(1, 300),
+    changes("trim", "push", "hole", "restore", "nothing"),
+    st.data(),
+)
 def test_what_a_cursor_takes_is_in_order_and_without_gaps_whatever_happens(
     oldest: int, size: int, happens: list[tuple[str, int]], data: st.DataObject
 ) -> None:
@@ -121,8 +134,16 @@ def test_what_a_cursor_takes_is_in_order_and_without_gaps_whatever_happens(
     assert len(taken) <= last - first + 1
 
 
-@given(st.integers(1, 300), st.integers(100, 300), st.lists(st.tuples(st.sampled_from(["trim", "push", "nothing"]), st.integers(1, 20)), max_size=15))
-def test_a_range_is_read_to_its_end_while_only_older_messages_are_dropped(older: int, size: int, happens: list[tuple[str, int]]) -> None:
+@given(
+    st.integers(1, 300),
+    st.integers(100, 300),
+    st.lists(
+        st.tuples(st.sampled_from(["trim", "push", "nothing"]), st.integers(1, 20)), max_size=15
+    ),
+)
+def test_a_range_is_read_to_its_end_while_only_older_messages_are_dropped(
+    older: int, size: int, happens: list[tuple[str, int]]
+) -> None:
     first = 1 + older
     budget = iter(happens)
 
@@ -137,7 +158,9 @@ def test_a_range_is_read_to_its_end_while_only_older_messages_are_dropped(older:
 
 
 @given(st.integers(1, 200), changes("trim", "nothing"))
-def test_a_range_ends_early_only_when_its_next_message_is_gone(size: int, happens: list[tuple[str, int]]) -> None:
+def test_a_range_ends_early_only_when_its_next_message_is_gone(
+    size: int, happens: list[tuple[str, int]]
+) -> None:
     stored = SimulatedList(list(range(1, 1 + size)), iter(happens))
     taken, whole = read(stored, 1, size)
     assert whole == (len(taken) == size)
@@ -174,7 +197,9 @@ def test_windows_cover_the_range_once_and_then_there_is_nothing_to_ask() -> None
 
 
 @given(st.lists(st.integers(0, 50_000_000), min_size=1, max_size=20))
-def test_a_window_aims_at_the_bytes_of_a_reply_and_grows_fourfold_at_most(value_sizes: list[int]) -> None:
+def test_a_window_aims_at_the_bytes_of_a_reply_and_grows_fourfold_at_most(
+    value_sizes: list[int],
+) -> None:
     cursor = RangeCursor(KEYS, 1, 10**9, 1)
     need, rows_before = 1, FIRST_REPLY_ROWS
     for value_size in value_sizes:
@@ -189,18 +214,28 @@ def test_a_window_aims_at_the_bytes_of_a_reply_and_grows_fourfold_at_most(value_
 
 
 def test_the_first_window_follows_the_length_of_values_there() -> None:
-    for value_bytes, rows in ((0, FIRST_REPLY_ROWS), (10, FIRST_REPLY_ROWS), (TARGET_REPLY_BYTES // 7, 7), (10 * TARGET_REPLY_BYTES, 1)):
+    for value_bytes, rows in (
+        (0, FIRST_REPLY_ROWS),
+        (10, FIRST_REPLY_ROWS),
+        (TARGET_REPLY_BYTES // 7, 7),
+        (10 * TARGET_REPLY_BYTES, 1),
+    ):
         assert asked(RangeCursor(KEYS, 1, 10**6, 1, value_bytes).ask()) == (0, rows)
 
 
-@pytest.mark.parametrize(("before", "rows"), [(DEEP_WINDOW_MESSAGES - 1, FIRST_REPLY_ROWS), (DEEP_WINDOW_MESSAGES, 4 * FIRST_REPLY_ROWS)])
+@pytest.mark.parametrize(
+    ("before", "rows"),
+    [(DEEP_WINDOW_MESSAGES - 1, FIRST_REPLY_ROWS), (DEEP_WINDOW_MESSAGES, 4 * FIRST_REPLY_ROWS)],
+)
 def test_a_range_far_from_the_head_starts_with_a_larger_window(before: int, rows: int) -> None:
     cursor = RangeCursor(KEYS, 7 + before, 10**9, 7, sizes=ValueSizeStats(1, 10**10, 100))
     assert asked(cursor.ask()) == (before, rows)
 
 
 def window(sizes: ValueSizeStats, first: int = 1, rows: int = MAX_REPLY_ROWS) -> tuple[bool, int]:
-    """Whether a LRANGE asks for the window from ``first`` on, when values were so short that ``rows`` fit; and for how many it asks."""
+    """Whether a LRANGE asks for the window from ``first`` on, when values were so short that
+    ``rows`` fit; and for how many it asks.
+    """
     cursor = RangeCursor(KEYS, first, 10**9, 1, sizes=sizes)
     cursor._rows = rows
     call = cursor.ask()
@@ -212,8 +247,14 @@ def test_what_is_noted_of_values_says_how_many_come_in_one_reply() -> None:
     assert window(ValueSizeStats(1, 10**6, 100)) == (True, MAX_REPLY_ROWS)
     assert window(ValueSizeStats(1, 10**6, 5000)) == (True, MAX_REPLY_BYTES // 5000)
     assert window(ValueSizeStats(1, 10**6, 100, 40, 2**20), first=41) == (True, MAX_REPLY_ROWS)
-    assert window(ValueSizeStats(1, 10**6, 100, 40, 2**20), first=40) == (False, MAX_COUNTED_ROWS)  # one of 1 MB is ahead
-    assert window(ValueSizeStats(1, 10**6, 100, 40, 60_000), first=40) == (True, MAX_REPLY_BYTES // 60_000)
+    assert window(ValueSizeStats(1, 10**6, 100, 40, 2**20), first=40) == (
+        False,
+        MAX_COUNTED_ROWS,
+    )  # one of 1 MB is ahead
+    assert window(ValueSizeStats(1, 10**6, 100, 40, 60_000), first=40) == (
+        True,
+        MAX_REPLY_BYTES // 60_000,
+    )
     assert window(ValueSizeStats(1, 10**6, 100, 10**6, 2**20), rows=4) == (True, 4)
     assert window(ValueSizeStats(1, 10**6, 0, 10**6, 2**40), rows=1) == (True, 1)
 
@@ -228,10 +269,15 @@ def test_where_nothing_is_noted_more_than_a_few_come_by_a_script_that_counts_the
     assert window(ValueSizeStats(), rows=ROWS_OF_UNKNOWN_SIZE) == (True, ROWS_OF_UNKNOWN_SIZE)
     assert window(ValueSizeStats(1, 2000, 100), first=1001) == (True, 1000)
     assert window(ValueSizeStats(1, 2000, 100), first=2000) == (False, MAX_COUNTED_ROWS)
-    assert window(ValueSizeStats(), rows=ROWS_NOT_WORTH_COUNTING - 1) == (False, ROWS_NOT_WORTH_COUNTING - 1)
+    assert window(ValueSizeStats(), rows=ROWS_NOT_WORTH_COUNTING - 1) == (
+        False,
+        ROWS_NOT_WORTH_COUNTING - 1,
+    )
 
 
-@pytest.mark.parametrize("noted", [b"", b"1:2", b"1:2:3:4:", b"1:2:3:4:5:6", b"1:2:x:4:5", b"1:2:-3:4:5"])
+@pytest.mark.parametrize(
+    "noted", [b"", b"1:2", b"1:2:3:4:", b"1:2:3:4:5:6", b"1:2:x:4:5", b"1:2:-3:4:5"]
+)
 def test_a_note_of_sizes_that_no_writer_of_ours_made_says_nothing(noted: bytes) -> None:
     assert ValueSizeStats.parse(noted) == ValueSizeStats()
     assert ValueSizeStats.parse(b"1:2:3:4:5") == ValueSizeStats(1, 2, 3, 4, 5)
@@ -245,5 +291,12 @@ def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() ->
 
 
 def test_the_head_of_a_queue_without_a_name_or_messages_is_empty() -> None:
-    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"", b"", 0, b""]) == ("", 0, 0, ValueSizeStats())
-    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]) == ("b1", 12, 100, ValueSizeStats(9, 20, 100))
+    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"", b"", 0, b""]) == (
+        "",
+        0,
+        0,
+        ValueSizeStats(),
+    )
+    assert run_sync(
+        read_range_start(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]
+    ) == ("b1", 12, 100, ValueSizeStats(9, 20, 100))

@@ -1,4 +1,6 @@
-"""When what failed is tried again: a table that the Java module reads, too (LinkRetryTest.java), and what only Python has."""
+"""When what failed is tried again: a table that the Java module reads, too (LinkRetryTest.java),
+and what only Python has.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from busmq_spark import errors
 from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import BusError, LinkLost
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "retries-v1.json").read_text("utf-8"))["cases"]
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "retries-v1.json").read_text("utf-8"))[
+    "cases"
+]
 LOST = LinkLost(url="redis://host", reason="down")
 
 
@@ -24,7 +28,11 @@ class Clock:
 
 
 def error(code: str) -> BusError:
-    found = next(each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, BusError) and each.code == code)
+    found = next(
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, BusError) and each.code == code
+    )
     made = found.__new__(found)
     assert isinstance(made, BusError)
     return made

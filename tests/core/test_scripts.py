@@ -10,9 +10,16 @@ import pytest
 from busmq_spark.core.scripts import load
 
 LUA = files("busmq_spark.core") / "lua"
-NAMES = sorted(file.name.removesuffix(".lua") for file in LUA.iterdir() if file.name.endswith(".lua"))
+NAMES = sorted(
+    file.name.removesuffix(".lua") for file in LUA.iterdir() if file.name.endswith(".lua")
+)
 _DEFINED = re.compile(r"^ *local function (\w+)")
-INCLUDED = {found[1] for file in (LUA / "include").iterdir() for line in file.read_text("utf-8").splitlines() if (found := _DEFINED.match(line))}
+INCLUDED = {
+    found[1]
+    for file in (LUA / "include").iterdir()
+    for line in file.read_text("utf-8").splitlines()
+    if (found := _DEFINED.match(line))
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,7 +38,11 @@ def test_each_function_that_a_script_calls_is_there_before_it_and_once(name: str
 
 def test_an_include_has_its_includes_and_one_inside_a_function_ends_with_it() -> None:
     text = load("push").text
-    assert [name for name in ("sizes", "opened", "append", "drop") if text.count(f"\nlocal function {name}(") != 1] == []
+    assert [
+        name
+        for name in ("sizes", "opened", "append", "drop")
+        if text.count(f"\nlocal function {name}(") != 1
+    ] == []
     assert text.count("\nlocal function find(") == 0
     assert text.count("\n  local function find(") == 2, "in waiting and in drop"
     assert "@include" not in text

@@ -1,4 +1,6 @@
-"""The envelopes of services: byte for byte those of npm busmq, and nothing a peer sends can do harm."""
+"""The envelopes of services: byte for byte those of npm busmq, and nothing a peer sends can do
+harm.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.keys import reply_queue, service_queue
-from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, decode_reply, decode_request, error_object, error_text
+from busmq_spark.core.service import (
+    ABSENT,
+    ServiceReply,
+    ServiceRequest,
+    decode_reply,
+    decode_request,
+    error_object,
+    error_text,
+)
 from busmq_spark.errors import MessageRefused, QueueMissing
 
-OPERATIONS = json.loads((Path(__file__).parents[1] / "golden" / "service-transcripts.json").read_text("utf-8"))["operations"]
-PUSHES = [words for operation in OPERATIONS for words in operation["commands"] if words[:2] == ["evalsha", "sha1:PUSH"]]
+OPERATIONS = json.loads(
+    (Path(__file__).parents[1] / "golden" / "service-transcripts.json").read_text("utf-8")
+)["operations"]
+PUSHES = [
+    words
+    for operation in OPERATIONS
+    for words in operation["commands"]
+    if words[:2] == ["evalsha", "sha1:PUSH"]
+]
 REQUESTS = [words[7] for words in PUSHES if ":replyTo:" not in words[3] and words[7] != "notjson"]
 REPLIES = [words[7] for words in PUSHES if ":replyTo:" in words[3]]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), texts),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**53), 2**53),
+        st.floats(allow_nan=False, allow_infinity=False),
+        texts,
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)),
     max_leaves=10,
 )
@@ -38,7 +61,10 @@ def test_a_captured_reply_is_encoded_as_it_came(text: str) -> None:
 
 
 def test_the_captures_hold_every_kind_of_frame() -> None:
-    requests, replies = [decode_request(text) for text in REQUESTS], [decode_reply(text) for text in REPLIES]
+    requests, replies = (
+        [decode_request(text) for text in REQUESTS],
+        [decode_reply(text) for text in REPLIES],
+    )
     assert {request.reply_to is None for request in requests} == {True, False}
     assert {(reply.partial, reply.is_error, reply.reply is ABSENT) for reply in replies} == {
         (False, False, False),
@@ -48,13 +74,25 @@ def test_the_captures_hold_every_kind_of_frame() -> None:
     }
 
 
-@given(values, texts, st.one_of(st.none(), texts.filter(bool)), st.one_of(st.none(), st.integers(0, 2**53)))
-def test_a_request_comes_back_as_it_was(data: Any, req_id: str, reply_to: str | None, expires_ms: int | None) -> None:
+@given(
+    values,
+    texts,
+    st.one_of(st.none(), texts.filter(bool)),
+    st.one_of(st.none(), st.integers(0, 2**53)),
+)
+def test_a_request_comes_back_as_it_was(
+    data: Any, req_id: str, reply_to: str | None, expires_ms: int | None
+) -> None:
     frame = ServiceRequest(data, req_id, reply_to, expires_ms)
     assert decode_request(frame.encode().decode()) == frame
 
 
-@given(st.one_of(texts, st.integers(), st.just(ABSENT)), st.one_of(st.none(), texts, st.dictionaries(texts, values)), values, st.booleans())
+@given(
+    st.one_of(texts, st.integers(), st.just(ABSENT)),
+    st.one_of(st.none(), texts, st.dictionaries(texts, values)),
+    values,
+    st.booleans(),
+)
 def test_a_reply_comes_back_as_it_was(req_id: Any, error: Any, reply: Any, partial: bool) -> None:
     frame = ServiceReply(req_id, error, reply, partial)
     assert decode_reply(frame.encode().decode()) == frame
@@ -62,7 +100,11 @@ def test_a_reply_comes_back_as_it_was(req_id: Any, error: Any, reply: Any, parti
 
 @given(
     st.one_of(
-        st.text(), values.map(json.dumps), st.dictionaries(st.sampled_from(["data", "replyTo", "reqId", "expires", "err"]), values).map(json.dumps)
+        st.text(),
+        values.map(json.dumps),
+        st.dictionaries(
+            st.sampled_from(["data", "replyTo", "reqId", "expires", "err"]), values
+        ).map(json.dumps),
     )
 )
 def test_whatever_a_peer_sends_is_understood_or_a_value_error(text: str) -> None:
@@ -105,9 +147,16 @@ def test_absent_keys_are_left_out_and_null_is_not_absent() -> None:
 
 
 def test_a_request_is_expired_only_after_its_time_and_never_without_one() -> None:
-    assert [ServiceRequest(1, expires_ms=100).is_expired(now_ms) for now_ms in (99, 100, 101)] == [False, False, True]
+    assert [ServiceRequest(1, expires_ms=100).is_expired(now_ms) for now_ms in (99, 100, 101)] == [
+        False,
+        False,
+        True,
+    ]
     assert not ServiceRequest(1).is_expired(10**18)
-    assert [decode_request(f'{{"expires":{text}}}').expires_ms for text in ("true", '"5"', "null", "7.5")] == [None, None, None, 7.5]
+    assert [
+        decode_request(f'{{"expires":{text}}}').expires_ms
+        for text in ("true", '"5"', "null", "7.5")
+    ] == [None, None, None, 7.5]
 
 
 def test_what_json_cannot_express_is_refused() -> None:
@@ -123,7 +172,10 @@ def test_an_exception_shows_its_message_and_code_and_no_stack_trace() -> None:
     assert error_object(ValueError("boom")) == {"message": "boom"}
     assert error_object(KeyError()) == {"message": "KeyError"}
     assert error_object(QueueMissing(queue="q"))["code"] == "BUSMQ_QUEUE_MISSING"
-    assert error_object(ValueError("half \ud800"), "at\ud800") == {"message": "half ?", "stack": "at?"}
+    assert error_object(ValueError("half \ud800"), "at\ud800") == {
+        "message": "half ?",
+        "stack": "at?",
+    }
 
 
 def test_an_exception_with_a_stack_has_the_keys_in_the_order_of_npm() -> None:
@@ -133,7 +185,14 @@ def test_an_exception_with_a_stack_has_the_keys_in_the_order_of_npm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "text"), [("bad", "bad"), ({"message": "boom"}, "boom"), ({"message": ""}, '{"message": ""}'), ({"ä": 1}, '{"ä": 1}'), (5, "5")]
+    ("error", "text"),
+    [
+        ("bad", "bad"),
+        ({"message": "boom"}, "boom"),
+        ({"message": ""}, '{"message": ""}'),
+        ({"ä": 1}, '{"ä": 1}'),
+        (5, "5"),
+    ],
 )
 def test_the_error_of_a_provider_is_passed_on_as_text(error: Any, text: str) -> None:
     assert error_text(error) == text

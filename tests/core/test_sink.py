@@ -30,10 +30,18 @@ BATCH = (
     StagedList("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", ((1, 1),)),
     StagedList("orders", 0, "bus:queue:orders:stage:7.1.0", ()),
 )
-NOW = tuple(replace(part, digest=digest) for part, digest in zip(BATCH, (9007199254740991, 0, 17), strict=True))
+NOW = tuple(
+    replace(part, digest=digest)
+    for part, digest in zip(BATCH, (9007199254740991, 0, 17), strict=True)
+)
 sizes = st.lists(st.integers(1, 1000), max_size=30)
 staged = st.builds(
-    StagedList, st.text(min_size=1), st.integers(0, 9), st.text(min_size=1), sizes.map(encode_chunks), st.none() | st.integers(0, MAX_ID)
+    StagedList,
+    st.text(min_size=1),
+    st.integers(0, 9),
+    st.text(min_size=1),
+    sizes.map(encode_chunks),
+    st.none() | st.integers(0, MAX_ID),
 )
 
 
@@ -70,7 +78,9 @@ def test_a_move_never_crosses_a_chunk_border(given_sizes: list[int], data: st.Da
 
 
 @given(sizes, st.data())
-def test_moves_from_anywhere_reach_the_end_of_the_list(given_sizes: list[int], data: st.DataObject) -> None:
+def test_moves_from_anywhere_reach_the_end_of_the_list(
+    given_sizes: list[int], data: st.DataObject
+) -> None:
     part = StagedList("q", 0, "k", encode_chunks(given_sizes))
     moved = data.draw(st.integers(0, part.rows))
     for _ in range(len(given_sizes) + 1):
@@ -82,11 +92,17 @@ rows = st.lists(st.binary(max_size=5), min_size=1, max_size=20)
 
 
 def lists(queue: str, *parts: list[bytes]) -> list[StagedList]:
-    return [StagedList(queue, 0, f"k{i}", ((len(part), 1),), digest(part)) for i, part in enumerate(parts) if part]
+    return [
+        StagedList(queue, 0, f"k{i}", ((len(part), 1),), digest(part))
+        for i, part in enumerate(parts)
+        if part
+    ]
 
 
 @given(rows, st.data())
-def test_rows_are_the_same_in_whatever_order_and_parts_they_come(values: list[bytes], data: st.DataObject) -> None:
+def test_rows_are_the_same_in_whatever_order_and_parts_they_come(
+    values: list[bytes], data: st.DataObject
+) -> None:
     other, cut = data.draw(st.permutations(values)), data.draw(st.integers(0, len(values)))
     assert digest(values) == total_digest((digest(other[:cut]), digest(other[cut:]))) <= MAX_ID
     assert differences(("", lists("q", values)), ("", lists("q", other[:cut], other[cut:]))) == {}
@@ -101,10 +117,16 @@ def test_other_rows_are_another_batch(one: list[bytes], other: list[bytes]) -> N
 
 
 def test_rows_for_another_queue_are_another_batch_and_an_error_names_some_of_the_queues() -> None:
-    assert differences(("", lists("q", [b"1"])), ("", lists("r", [b"1"])))["expected"] == "1 rows for 'r'"
+    assert (
+        differences(("", lists("q", [b"1"])), ("", lists("r", [b"1"])))["expected"]
+        == "1 rows for 'r'"
+    )
     many = [part for i in range(7) for part in lists(f"q{i}", [b"1"])]
     found = differences(("", []), ("", many))
-    assert (found["found"], found["expected"].endswith("1 rows for 'q4' and 2 more queues")) == ("no rows", True)
+    assert (found["found"], found["expected"].endswith("1 rows for 'q4' and 2 more queues")) == (
+        "no rows",
+        True,
+    )
 
 
 def test_where_the_offsets_are_known_they_decide() -> None:
@@ -122,7 +144,10 @@ def test_of_a_manifest_without_digests_the_counts_decide() -> None:
 
 
 def test_a_segment_has_a_key_of_its_own_that_is_one_of_the_same_attempt() -> None:
-    assert next_segment("bus:queue:q:stage:batch:0:3:" + "0" * 16, "f" * 16) == "bus:queue:q:stage:batch:0:3:" + "f" * 16
+    assert (
+        next_segment("bus:queue:q:stage:batch:0:3:" + "0" * 16, "f" * 16)
+        == "bus:queue:q:stage:batch:0:3:" + "f" * 16
+    )
 
 
 def test_a_digest_is_that_of_the_java_sink() -> None:
@@ -139,6 +164,9 @@ def test_a_span_names_the_checkpoint_and_one_of_an_older_version_does_not() -> N
 
 
 def test_targets_are_queues_or_topics_that_get_rows() -> None:
-    parts = [StagedList(queue, 0, "k", ((rows, 1),)) for queue, rows in (("t/1", 1), ("t/0", 2), ("q", 1), ("t", 0))]
+    parts = [
+        StagedList(queue, 0, "k", ((rows, 1),))
+        for queue, rows in (("t/1", 1), ("t/0", 2), ("q", 1), ("t", 0))
+    ]
     assert targets(parts) == ["t/1", "t/0", "q"]
     assert targets(parts, topics=True) == ["t", "q"]

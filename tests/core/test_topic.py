@@ -38,8 +38,12 @@ def test_a_key_has_one_partition_in_every_process_and_language(key: bytes, parti
     assert partition_of(key, partitions) == crc32(key) % partitions
 
 
-@pytest.mark.parametrize(("key", "partition"), [(b"", 0), ("a", 7), ("user-42", 5), ("Grüße", 7), (b"\xff\x00", 3)])
-def test_partitions_that_are_stored_with_their_messages_never_change(key: bytes | str, partition: int) -> None:
+@pytest.mark.parametrize(
+    ("key", "partition"), [(b"", 0), ("a", 7), ("user-42", 5), ("Grüße", 7), (b"\xff\x00", 3)]
+)
+def test_partitions_that_are_stored_with_their_messages_never_change(
+    key: bytes | str, partition: int
+) -> None:
     assert partition_of(key, 10) == partition
 
 
@@ -49,18 +53,42 @@ def test_a_text_has_the_partition_of_its_utf8_bytes(key: str, partitions: int) -
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(), st.text())), sizes, st.integers(0, 9))
-def test_many_keys_have_the_partitions_that_each_has(keys: list[bytes | str | None], partitions: int, turn: int) -> None:
-    for some in (keys, [key for key in keys if isinstance(key, str)], [key for key in keys if isinstance(key, bytes)]):
-        assert partitions_of(some, partitions, turn) == [turn if key is None else partition_of(key, partitions) for key in some]
+def test_many_keys_have_the_partitions_that_each_has(
+    keys: list[bytes | str | None], partitions: int, turn: int
+) -> None:
+    for some in (
+        keys,
+        [key for key in keys if isinstance(key, str)],
+        [key for key in keys if isinstance(key, bytes)],
+    ):
+        assert partitions_of(some, partitions, turn) == [
+            turn if key is None else partition_of(key, partitions) for key in some
+        ]
 
 
 @given(st.lists(st.integers(0, 5)))
-def test_the_places_of_many_messages_are_in_the_order_in_which_they_were_given(chosen: list[int]) -> None:
+def test_the_places_of_many_messages_are_in_the_order_in_which_they_were_given(
+    chosen: list[int],
+) -> None:
     counts: Counter[int] = Counter()
-    expected = [TopicMessageId(partition, counts.update([partition]) or counts[partition]) for partition in chosen]  # type: ignore[func-returns-value]
-    places = PushedTopicMessageIds(chosen, {partition: range(1, count + 1) for partition, count in counts.items()})
-    assert (places, len(places), list(places), places[1:]) == (expected, len(chosen), expected, expected[1:])
-    assert (places == [*expected, TopicMessageId(0, 1)], places == chosen, repr(places)) == (False, not chosen, repr(expected))
+    expected = [
+        TopicMessageId(partition, counts.update([partition]) or counts[partition])
+        for partition in chosen
+    ]  # type: ignore[func-returns-value]
+    places = PushedTopicMessageIds(
+        chosen, {partition: range(1, count + 1) for partition, count in counts.items()}
+    )
+    assert (places, len(places), list(places), places[1:]) == (
+        expected,
+        len(chosen),
+        expected,
+        expected[1:],
+    )
+    assert (places == [*expected, TopicMessageId(0, 1)], places == chosen, repr(places)) == (
+        False,
+        not chosen,
+        repr(expected),
+    )
 
 
 def test_random_keys_are_spread_within_five_percent() -> None:
@@ -71,7 +99,9 @@ def test_random_keys_are_spread_within_five_percent() -> None:
 
 
 @given(st.lists(st.text(), max_size=40), sizes)
-def test_ranges_are_contiguous_cover_every_partition_once_and_differ_by_one_at_most(members: list[str], partitions: int) -> None:
+def test_ranges_are_contiguous_cover_every_partition_once_and_differ_by_one_at_most(
+    members: list[str], partitions: int
+) -> None:
     found = partition_ranges(members, partitions)
     assert list(found) == sorted(set(members))
     if members:
@@ -80,7 +110,9 @@ def test_ranges_are_contiguous_cover_every_partition_once_and_differ_by_one_at_m
 
 
 @given(st.lists(st.text(), unique=True, min_size=1), st.randoms(), sizes)
-def test_every_member_computes_the_same_whatever_the_order_it_has_heard_in(members: list[str], chance: random.Random, partitions: int) -> None:
+def test_every_member_computes_the_same_whatever_the_order_it_has_heard_in(
+    members: list[str], chance: random.Random, partitions: int
+) -> None:
     heard = [*members, members[0]]
     chance.shuffle(heard)
     assert partition_ranges(heard, partitions) == partition_ranges(members, partitions)
@@ -96,14 +128,22 @@ def test_without_members_nobody_has_anything() -> None:
 
 
 @given(names, st.integers(0, MAX_PARTITIONS - 1))
-def test_the_name_of_a_partition_queue_says_its_topic_and_partition(topic: str, partition: int) -> None:
+def test_the_name_of_a_partition_queue_says_its_topic_and_partition(
+    topic: str, partition: int
+) -> None:
     assert topic_partition(partition_queue(topic, partition)) == (topic, partition)
 
 
 @given(names, names, st.integers(0, 20), st.integers(0, 20), st.booleans())
-def test_two_topics_have_no_key_in_common(one: str, other: str, i: int, k: int, cluster: bool) -> None:
+def test_two_topics_have_no_key_in_common(
+    one: str, other: str, i: int, k: int, cluster: bool
+) -> None:
     keys, others = (
-        {TopicKeys(t, cluster).base, TopicKeys(t, cluster).members("g"), *QueueKeys(partition_queue(t, p), cluster).all}
+        {
+            TopicKeys(t, cluster).base,
+            TopicKeys(t, cluster).members("g"),
+            *QueueKeys(partition_queue(t, p), cluster).all,
+        }
         for t, p in ((one, i), (other, k))
     )
     assert (one, i) == (other, k) or one == other or not keys & others
@@ -111,11 +151,16 @@ def test_two_topics_have_no_key_in_common(one: str, other: str, i: int, k: int, 
 
 def test_a_topic_whose_name_is_that_of_a_partition_is_another_topic() -> None:
     assert partition_queues("t/1", 2) == ["t/1/0", "t/1/1"]
-    assert not set(partition_queues("t/1", 100)) & {*partition_queues("t/10", 100), *partition_queues("t", 100)}
+    assert not set(partition_queues("t/1", 100)) & {
+        *partition_queues("t/10", 100),
+        *partition_queues("t", 100),
+    }
     assert topic_partition("t/1/0") == ("t/1", 0)
 
 
-@pytest.mark.parametrize("name", ["t", "t/", "/0", "t/01", "t/-1", "t/1.0", "t/10000", "t/1000", "t/x", "t/٣"])
+@pytest.mark.parametrize(
+    "name", ["t", "t/", "/0", "t/01", "t/-1", "t/1.0", "t/10000", "t/1000", "t/x", "t/٣"]
+)
 def test_a_name_that_is_no_partition_queue_says_nothing(name: str) -> None:
     assert topic_partition(name) is None
 
@@ -139,14 +184,32 @@ def test_all_keys_of_a_topic_share_the_hash_tag_of_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", " t", "t ", ":t", "a\nb", "a\x7f", "t:members:g", "a:lease:b", "a:group:b", "channel:x", "service:x", None, 7, b"t"]
+    "name",
+    [
+        "",
+        " t",
+        "t ",
+        ":t",
+        "a\nb",
+        "a\x7f",
+        "t:members:g",
+        "a:lease:b",
+        "a:group:b",
+        "channel:x",
+        "service:x",
+        None,
+        7,
+        b"t",
+    ],
 )
 def test_a_name_that_could_be_another_key_is_refused(name: object) -> None:
     with pytest.raises(ConfigError, match="the name of the topic is"):
         check_topic(name)
 
 
-@pytest.mark.parametrize("name", ["t", "t/1", "t/10", "a/b/c", "clock", "a b", "Grüße", "{t}", "a,b", "metadata"])
+@pytest.mark.parametrize(
+    "name", ["t", "t/1", "t/10", "a/b/c", "clock", "a b", "Grüße", "{t}", "a,b", "metadata"]
+)
 def test_other_names_are_those_of_topics(name: str) -> None:
     assert check_topic(name) == name
 

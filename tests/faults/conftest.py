@@ -15,7 +15,9 @@ from tests.jvm import module
 
 @pytest.fixture(scope="package", autouse=True)
 def _jar() -> None:
-    """What is killed here keeps its checkpoints with the Java module, wherever that can be built."""
+    """What is killed here keeps its checkpoints with the Java module, wherever that can be
+    built.
+    """
     if not module.missing():
         module.built()
 

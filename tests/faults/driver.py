@@ -1,10 +1,13 @@
-"""A Spark driver to be killed: ``python -m tests.faults.driver <master> [live]``. Orders come as JSON lines on stdin, answers leave on stdout.
+"""A Spark driver to be killed: ``python -m tests.faults.driver <master> [live]``. Orders come as
+JSON lines on stdin, answers leave on stdout.
 
-    {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ..., "into": format, "of": format, ...}
-    {"do": "live", "checkpoint": ..., "source": {options}, "sink": {options}, "duration": ...}
-    {"do": "stop"}        {"do": "status"}        {"do": "set", "name": ..., "value": ...}        {"do": "figures"}        {"do": "threads"}
+    {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name,
+    "mark": ..., "into": format, "of": format, ...} {"do": "live", "checkpoint": ..., "source":
+    {options}, "sink": {options}, "duration": ...} {"do": "stop"}        {"do": "status"}
+    {"do": "set", "name": ..., "value": ...}        {"do": "figures"}        {"do": "threads"}
 
-What is killed is the product in a Spark like anybody's, but for one time that no test waits for: see ``Quick`` and ``_quicken_java``.
+What is killed is the product in a Spark like anybody's, but for one time that no test waits for:
+see ``Quick`` and ``_quicken_java``.
 """
 
 from __future__ import annotations
@@ -46,14 +49,18 @@ def routed(rows: Any, mark: bytes) -> Any:
 
 
 def never_the_same(rows: Any, mark: bytes) -> Any:
-    """Another computation each time: rows in random order, spread over tasks at random, marked with the run that computed them."""
+    """Another computation each time: rows in random order, spread over tasks at random, marked with
+    the run that computed them.
+    """
 
     def shuffled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             order = pa.array([secrets.randbelow(1 << 30) for _ in range(batch.num_rows)])
             mixed = batch.take(pc.sort_indices(order))
             values = [value + b"|" + mark for value in mixed.column("value").to_pylist()]
-            yield pa.RecordBatch.from_arrays([mixed.column("queue"), pa.array(values, pa.binary())], names=["queue", "value"])
+            yield pa.RecordBatch.from_arrays(
+                [mixed.column("queue"), pa.array(values, pa.binary())], names=["queue", "value"]
+            )
 
     spread = rows.selectExpr("concat('out-', queue) AS queue", "value").repartition(2)
     return spread.mapInArrow(shuffled, "queue string, value binary")
@@ -61,7 +68,9 @@ def never_the_same(rows: Any, mark: bytes) -> Any:
 
 def keyed(rows: Any, mark: bytes) -> Any:
     """For a topic: one of 17 keys each."""
-    return rows.selectExpr("value", "cast(cast(cast(value AS string) AS int) % 17 AS string) AS key")
+    return rows.selectExpr(
+        "value", "cast(cast(cast(value AS string) AS int) % 17 AS string) AS key"
+    )
 
 
 def parted(rows: Any, mark: bytes) -> Any:
@@ -71,10 +80,14 @@ def parted(rows: Any, mark: bytes) -> Any:
 
 
 def settled(rows: Any, mark: bytes) -> Any:
-    """Outcomes of jobs: every third has failed. Its error, and a field of each, say the number of the job and the run that computed them."""
+    """Outcomes of jobs: every third has failed. Its error, and a field of each, say the number of
+    the job and the run that computed them.
+    """
     by = f"concat(cast(fields['n'] AS string), '|{mark.decode()}')"
     failed = "cast(cast(fields['n'] AS string) AS int) % 3 = 0"
-    return rows.selectExpr("queue", "id", "value", f"if({failed}, {by}, NULL) AS error", f"map('by', {by}) AS fields")
+    return rows.selectExpr(
+        "queue", "id", "value", f"if({failed}, {by}, NULL) AS error", f"map('by', {by}) AS fields"
+    )
 
 
 def seen(rows: Any, mark: bytes) -> Any:
@@ -96,7 +109,9 @@ CHANGES: dict[str, Callable[[Any, bytes], Any]] = {
 
 
 class Quick(BusmqDataSource):
-    """The Python source, but a query that has nothing to read plans its batch without rows at once: what waits for the acks waits no 5 s."""
+    """The Python source, but a query that has nothing to read plans its batch without rows at once:
+    what waits for the acks waits no 5 s.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -124,7 +139,8 @@ class Driver:
             "spark.ui.enabled": "false",
             "spark.driver.memory": "600m",
             "spark.datasource.busmq.engine": "python",  # a test of Java names its format
-            "spark.executor.extraJavaOptions": f"{QUICK_JAVA} {java.archive()}",  # a driver has them from SPARK_SUBMIT_OPTS
+            # A driver has them from SPARK_SUBMIT_OPTS
+            "spark.executor.extraJavaOptions": f"{QUICK_JAVA} {java.archive()}",
             "spark.sql.shuffle.partitions": "2",
             # A JVM that lives for seconds need not compile well; nor need Spark compile queries.
             "spark.sql.codegen.wholeStage": "false",
@@ -132,13 +148,17 @@ class Driver:
         }.items():
             builder.config(name, value)
         if live:
-            builder = realtime(builder.config("spark.sql.streaming.realTimeMode.minBatchDuration", "500ms"))
+            builder = realtime(
+                builder.config("spark.sql.streaming.realTimeMode.minBatchDuration", "500ms")
+            )
         self._spark = builder.getOrCreate()
         self._queries: list[Any] = []
         if live:
             return
         self._spark.dataSource.register(Quick)
-        self._spark.readStream.format("busmq").options(**{"redis.url": "redis://127.0.0.1:1", "subscribe": "q"}).load()  # looks the source up
+        self._spark.readStream.format("busmq").options(
+            **{"redis.url": "redis://127.0.0.1:1", "subscribe": "q"}
+        ).load()  # looks the source up
 
     def start(
         self,
@@ -156,32 +176,52 @@ class Driver:
         if of == QUICK_JAVA_SOURCE:
             self._quicken_java()
             of = "busmq-realtime"
-        rows = CHANGES[change](self._spark.readStream.format(of).options(**source).load(), mark.encode())
-        query = rows.writeStream.format(into).options(**sink).option("checkpointLocation", checkpoint).start()
+        rows = CHANGES[change](
+            self._spark.readStream.format(of).options(**source).load(), mark.encode()
+        )
+        query = (
+            rows.writeStream.format(into)
+            .options(**sink)
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
         self._queries = [*self._queries, query] if beside else [query]
 
     def _quicken_java(self) -> None:
         """What ``Quick`` does, for the Java source."""
-        tail = self._spark._jvm.java.lang.Class.forName("busmq.spark.source.BusmqMicroBatchStream").getDeclaredField("emptyBatchAfterNs")  # type: ignore[union-attr]
+        tail = self._spark._jvm.java.lang.Class.forName(
+            "busmq.spark.source.BusmqMicroBatchStream"
+        ).getDeclaredField("emptyBatchAfterNs")  # type: ignore[union-attr]
         tail.setAccessible(True)
         tail.setLong(None, 0)
 
-    def live(self, checkpoint: str, source: dict[str, str], sink: dict[str, str], duration: str) -> None:
+    def live(
+        self, checkpoint: str, source: dict[str, str], sink: dict[str, str], duration: str
+    ) -> None:
         """The same in real-time mode; at least once unless ``sink`` says otherwise."""
         rows = self._spark.readStream.format("busmq-realtime").options(**source).load()
-        writer = rows.writeStream.format("busmq-realtime").options(**{"delivery": "at-least-once", **sink})
-        self._queries = [realtime(writer.option("checkpointLocation", checkpoint), duration).start()]
+        writer = rows.writeStream.format("busmq-realtime").options(
+            **{"delivery": "at-least-once", **sink}
+        )
+        self._queries = [
+            realtime(writer.option("checkpointLocation", checkpoint), duration).start()
+        ]
 
     def stop(self) -> None:
         if self._queries:
             for query in self._queries:
                 query.stop()
             self._queries = []
-            while self._tasks():  # stop waits for none, and a reader of real-time mode hands on what comes until it has ended
+            # Stop waits for none, and a reader of real-time mode hands on what comes until it has
+            # ended
+            while self._tasks():
                 time.sleep(0.05)
 
     def _tasks(self) -> int:
-        return sum(executor.numRunningTasks() for executor in self._spark._jsc.sc().statusTracker().getExecutorInfos())
+        return sum(
+            executor.numRunningTasks()
+            for executor in self._spark._jsc.sc().statusTracker().getExecutorInfos()
+        )
 
     def set(self, name: str, value: str | None) -> None:
         """A setting of the session; None: as it was at its start."""
@@ -199,19 +239,33 @@ class Driver:
         java.System.gc()
         machine = java.Runtime.getRuntime()
         heap = (machine.totalMemory() - machine.freeMemory()) / 2**20
-        lasting = sum(count for name, count in self.threads() if not name.startswith("block-manager-"))  # Spark ends those when they are idle
-        return {"MB of heap": heap, "threads": lasting, "threads of Python": threading.active_count()}
+        lasting = sum(
+            count for name, count in self.threads() if not name.startswith("block-manager-")
+        )  # Spark ends those when they are idle
+        return {
+            "MB of heap": heap,
+            "threads": lasting,
+            "threads of Python": threading.active_count(),
+        }
 
     def threads(self) -> list[tuple[str, int]]:
-        """Names of Java threads, their numbers left out, and how many have one; the most frequent first."""
+        """Names of Java threads, their numbers left out, and how many have one; the most frequent
+        first.
+        """
         java: Any = self._spark._jvm
-        names = [re.sub(r"[0-9a-f-]{36}|\d+", "*", thread.getName()) for thread in java.Thread.getAllStackTraces().keySet().toArray()]
+        names = [
+            re.sub(r"[0-9a-f-]{36}|\d+", "*", thread.getName())
+            for thread in java.Thread.getAllStackTraces().keySet().toArray()
+        ]
         return Counter(names).most_common()
 
     def status(self) -> dict[str, Any]:
         """Whether every query runs, and what ended one."""
         failed = [str(error) for query in self._queries if (error := query.exception())]
-        return {"active": bool(self._queries) and all(query.isActive for query in self._queries), "error": "".join(failed[:1])}
+        return {
+            "active": bool(self._queries) and all(query.isActive for query in self._queries),
+            "error": "".join(failed[:1]),
+        }
 
 
 def main() -> None:

@@ -31,12 +31,22 @@ class JobPipeline(Pipeline):
     """Jobs of the queue ``in``, settled by a query."""
 
     def __init__(self, bus: Bus, folder: Path) -> None:
-        super().__init__(bus, folder, sink=None, change="settled", jobFields="n", subscription=GROUP, maxMessagesPerPartition=str(MOST))
+        super().__init__(
+            bus,
+            folder,
+            sink=None,
+            change="settled",
+            jobFields="n",
+            subscription=GROUP,
+            maxMessagesPerPartition=str(MOST),
+        )
         self.sink_options = {"settle": GROUP}
 
 
 class SentJobs:
-    """Numbered jobs, each waited for by the program that sent it, which also counts the outcomes that are published."""
+    """Numbered jobs, each waited for by the program that sent it, which also counts the outcomes
+    that are published.
+    """
 
     def __init__(self, jobs: Jobs, published: AsyncIterator[JobOutcome]) -> None:
         self._jobs = jobs
@@ -52,28 +62,43 @@ class SentJobs:
             job = self._jobs.new()
             job["n"] = len(self._sent)
             self._sent.append(job)
-            self._waits.append(asyncio.create_task(self._jobs.send(job, wait=[GROUP], timeout_s=PATIENCE_S, fail_fast=False)))
+            self._waits.append(
+                asyncio.create_task(
+                    self._jobs.send(job, wait=[GROUP], timeout_s=PATIENCE_S, fail_fast=False)
+                )
+            )
 
     async def settled(self) -> int:
         """How many have an outcome now."""
         return sum(map(len, await self._each(Job.outcomes)))
 
     async def check(self) -> None:
-        """Every waiter gets the outcome of its job, and the fields are of the run that has written it; who has read them forgets them."""
+        """Every waiter gets the outcome of its job, and the fields are of the run that has written
+        it; who has read them forgets them.
+        """
         done = await asyncio.gather(*self._waits)
-        fields = await asyncio.gather(*(job.load("by", forget=("by",)) for job in self._sent[len(self._found) :]))
+        fields = await asyncio.gather(
+            *(job.load("by", forget=("by",)) for job in self._sent[len(self._found) :])
+        )
         for n, found in enumerate(fields, len(self._found)):
             outcome, by = done[n][GROUP], found["by"].decode()
             assert by.partition("|run ")[0] == str(n)
-            assert (outcome.job, outcome.ok, outcome.error) == (self._sent[n].id, n % 3 != 0, "" if n % 3 else by)
+            assert (outcome.job, outcome.ok, outcome.error) == (
+                self._sent[n].id,
+                n % 3 != 0,
+                "" if n % 3 else by,
+            )
             self._found.append(outcome)
 
     async def check_once(self) -> None:
-        """Since they were checked nothing has come: no second outcome, no field that was forgotten."""
+        """Since they were checked nothing has come: no second outcome, no field that was
+        forgotten.
+        """
         self.send(1)
         await self.check()
         async with asyncio.timeout(PATIENCE_S):
-            while not self.published[self._sent[-1].id]:  # noqa: ASYNC110  what was published before has come before
+            # What was published before has come before
+            while not self.published[self._sent[-1].id]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert self.published == dict.fromkeys((job.id for job in self._sent), 1)
         assert [found[GROUP] for found in await self._each(Job.outcomes)] == self._found

@@ -24,15 +24,30 @@ START_S = 240.0
 
 
 class DriverProcess:
-    """A Spark driver in a session of its own: the JVM and its Python workers share it, whatever process groups they make."""
+    """A Spark driver in a session of its own: the JVM and its Python workers share it, whatever
+    process groups they make.
+    """
 
-    def __init__(self, folder: Path, master: str = "local[2]", *, live: bool = False, more: Mapping[str, str] | None = None) -> None:
-        """``live``: its session is ready for real-time mode; ``more``: variables of its environment."""
+    def __init__(
+        self,
+        folder: Path,
+        master: str = "local[2]",
+        *,
+        live: bool = False,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        """``live``: its session is ready for real-time mode; ``more``: variables of its
+        environment.
+        """
         folder.mkdir(exist_ok=True)
         self.log = folder / "driver.log"
         self._answers: queue.Queue[str | None] = queue.Queue()
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {
+            "PYTHONPATH": path,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         command = [sys.executable, "-m", "tests.faults.driver", master, *(["live"] if live else [])]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -51,7 +66,12 @@ class DriverProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.kill()
 
     def start(self, **order: Any) -> None:
@@ -103,10 +123,15 @@ class DriverProcess:
     def kill(self, *, orphan: psutil.Process | None = None) -> None:
         """``kill -9`` for every process, the orphan-to-be excepted; returns when they are gone."""
         if orphan is not None:
-            orphan.parent().kill()  # pyspark's daemon, which would take its workers along when it misses the JVM
+            # Pyspark's daemon, which would take its workers along when it misses the JVM
+            orphan.parent().kill()
 
         def all_gone() -> bool:
-            left = [each for each in self.processes() if each != orphan and each.status() != psutil.STATUS_ZOMBIE]
+            left = [
+                each
+                for each in self.processes()
+                if each != orphan and each.status() != psutil.STATUS_ZOMBIE
+            ]
             for each in left:
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
@@ -126,16 +151,28 @@ class DriverProcess:
                 pipe.close()
 
     def worker_at(self, ports: tuple[int, int]) -> psutil.Process:
-        """The process that has a TCP connection between these local and remote ports; connections to other servers may share the local one."""
+        """The process that has a TCP connection between these local and remote ports; connections
+        to other servers may share the local one.
+        """
         for process in self.processes():
             with suppress(psutil.Error):
-                if any(link.raddr and (link.laddr.port, link.raddr.port) == ports for link in process.net_connections("tcp")):
+                if any(
+                    link.raddr and (link.laddr.port, link.raddr.port) == ports
+                    for link in process.net_connections("tcp")
+                ):
                     return process
         raise AssertionError(f"no process of the driver has a connection between the ports {ports}")
 
     def executor_of(self, worker: psutil.Process) -> psutil.Process:
         """The executor's JVM: the grandparent of its Python worker."""
-        found = next((each for each in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())), None)
+        found = next(
+            (
+                each
+                for each in worker.parents()
+                if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())
+            ),
+            None,
+        )
         assert found is not None, f"{worker} is of no executor, its parents are {worker.parents()}"
         assert "org.apache.spark.deploy.SparkSubmit" not in " ".join(found.cmdline())
         return found
@@ -148,12 +185,16 @@ class DriverProcess:
 
     def _answer(self) -> Any:
         line = self._answers.get(timeout=START_S)
-        assert line is not None, f"the driver ended; its log ends with\n{self.log.read_text(errors='replace')[-4000:]}"
+        assert line is not None, (
+            f"the driver ended; its log ends with\n{self.log.read_text(errors='replace')[-4000:]}"
+        )
         return json.loads(line)
 
 
 class Garage:
-    """Hands out drivers that are up, and starts the next one meanwhile: a driver that is killed has cost seconds."""
+    """Hands out drivers that are up, and starts the next one meanwhile: a driver that is killed has
+    cost seconds.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -163,7 +204,12 @@ class Garage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._spare is not None:
             self._spare.kill()
 

@@ -1,7 +1,9 @@
-"""A man in the middle of Spark and Redis, who can stop any command at the very moment it is sent, or its reply.
+"""A man in the middle of Spark and Redis, who can stop any command at the very moment it is sent,
+or its reply.
 
-This is how a test kills something at an exact point without a hook in the product: it holds the command that marks the point, looks at
-Redis and at the checkpoint, kills, and then lets the command through (a late packet) or drops it (one that never left).
+This is how a test kills something at an exact point without a hook in the product: it holds the
+command that marks the point, looks at Redis and at the checkpoint, kills, and then lets the command
+through (a late packet) or drops it (one that never left).
 """
 
 from __future__ import annotations
@@ -57,7 +59,12 @@ class Command:
         verb = words[0].decode().upper()
         if verb in ("EVAL", "EVALSHA"):
             split = 3 + int(words[2])
-            return cls(words, _scripts().get(words[1], "?"), [key.decode() for key in words[3:split]], words[split:])
+            return cls(
+                words,
+                _scripts().get(words[1], "?"),
+                [key.decode() for key in words[3:split]],
+                words[split:],
+            )
         return cls(words, verb, [word.decode("utf-8", "replace") for word in words[1:2]], words[2:])
 
 
@@ -82,7 +89,9 @@ _NAMES: dict[bytes, str] = {}
 
 @dataclass
 class Held:
-    """A command that was stopped, on the connection between ``ports``: the client's and the proxy's."""
+    """A command that was stopped, on the connection between ``ports``: the client's and the
+    proxy's.
+    """
 
     command: Command
     ports: tuple[int, int]
@@ -94,11 +103,15 @@ class Held:
         self._answer.put(True)
 
     def cut(self) -> None:
-        """Break the link for the client alone: what it has sent stays under way, and arrives with :meth:`arrive`."""
+        """Break the link for the client alone: what it has sent stays under way, and arrives with
+        :meth:`arrive`.
+        """
         self._wire.cut()
 
     def arrive(self) -> None:
-        """Deliver what is under way on a link that was cut; returns when Redis has executed all of it."""
+        """Deliver what is under way on a link that was cut; returns when Redis has executed all of
+        it.
+        """
         self.release()
         assert self._wire.ended.wait(PATIENCE_S)
 
@@ -113,7 +126,9 @@ class Held:
 class Gate:
     """Stops every command that matches, one by one, until it is opened."""
 
-    def __init__(self, matches: Callable[[Command], bool], *, reply: bool, skip: int, alone: bool) -> None:
+    def __init__(
+        self, matches: Callable[[Command], bool], *, reply: bool, skip: int, alone: bool
+    ) -> None:
         self._matches = matches
         self.reply = reply
         self.alone = alone
@@ -159,7 +174,9 @@ class Gate:
 
 
 class Proxy:
-    """Listens on a port of its own; every connection there is one to ``target_port``. Its death, and Redis', are passed on."""
+    """Listens on a port of its own; every connection there is one to ``target_port``. Its death,
+    and Redis', are passed on.
+    """
 
     def __init__(self, target_port: int) -> None:
         self._target = target_port
@@ -173,16 +190,30 @@ class Proxy:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._listener.close()
         for gate in self._gates:
             gate.open()
         for sock in list(self._sockets):
             _close(sock)
 
-    def hold(self, matches: Callable[[Command], bool], *, reply: bool = False, skip: int = 0, alone: bool = False) -> Gate:
-        """Stop commands that match, after ``skip`` of them; with ``reply`` Redis executes them and the answer is stopped, and with ``alone`` what the
-        client has sent behind them in the same round trip is not executed."""
+    def hold(
+        self,
+        matches: Callable[[Command], bool],
+        *,
+        reply: bool = False,
+        skip: int = 0,
+        alone: bool = False,
+    ) -> Gate:
+        """Stop commands that match, after ``skip`` of them; with ``reply`` Redis executes them and
+        the answer is stopped, and with ``alone`` what the client has sent behind them in the same
+        round trip is not executed.
+        """
         gate = Gate(matches, reply=reply, skip=skip, alone=alone)
         self._gates.append(gate)
         return gate
@@ -205,7 +236,9 @@ class Proxy:
 class _Wire:
     """One connection: requests are read command by command, and so are replies."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, ports: tuple[int, int]) -> None:
+    def __init__(
+        self, proxy: Proxy, client: socket.socket, server: socket.socket, ports: tuple[int, int]
+    ) -> None:
         self._proxy, self._client, self._server, self._ports = proxy, client, server, ports
         self._sent = self._answered = 0
         self._progress = threading.Condition()
@@ -228,7 +261,10 @@ class _Wire:
         threading.Thread(target=self._replies, daemon=True).start()
 
     def _requests(self) -> None:
-        with suppress(OSError, ValueError), self._client.makefile("rb", buffering=1 << 18) as stream:
+        with (
+            suppress(OSError, ValueError),
+            self._client.makefile("rb", buffering=1 << 18) as stream,
+        ):
             while raw := _read_command(stream):
                 head, words = raw
                 if not self._pass(Command.of(words)):
@@ -238,7 +274,9 @@ class _Wire:
                 if self._alone:
                     self._wait_until_answered(self._sent)
         with suppress(OSError):
-            self._server.shutdown(socket.SHUT_WR)  # Redis ends the connection when it has executed what it got
+            self._server.shutdown(
+                socket.SHUT_WR
+            )  # Redis ends the connection when it has executed what it got
 
     def _pass(self, command: Command) -> bool:
         for observe in self._proxy.seen:
@@ -258,12 +296,19 @@ class _Wire:
         return True
 
     def _wait_until_answered(self, count: int) -> None:
-        """So that what a test finds in Redis is what the requests before have done, also where the client sends several in one round trip."""
+        """So that what a test finds in Redis is what the requests before have done, also where the
+        client sends several in one round trip.
+        """
         with self._progress:
-            assert self._progress.wait_for(lambda: self._answered >= count or self.ended.is_set(), PATIENCE_S)
+            assert self._progress.wait_for(
+                lambda: self._answered >= count or self.ended.is_set(), PATIENCE_S
+            )
 
     def _replies(self) -> None:
-        with suppress(OSError, ValueError), self._server.makefile("rb", buffering=1 << 18) as stream:
+        with (
+            suppress(OSError, ValueError),
+            self._server.makefile("rb", buffering=1 << 18) as stream,
+        ):
             while reply := _read_reply(stream):
                 if self._mute is not None and self._mute[0] == self._answered + 1:
                     (_, gate, held), self._mute = self._mute, None
@@ -277,7 +322,9 @@ class _Wire:
         self._end()
 
     def _reply(self, reply: bytes) -> None:
-        """A client that was killed takes none; what it has sent goes on to Redis all the same, and only behind that the link ends."""
+        """A client that was killed takes none; what it has sent goes on to Redis all the same, and
+        only behind that the link ends.
+        """
         try:
             self._client.sendall(reply)
         except OSError:

@@ -29,7 +29,9 @@ AT_ONCE = 3000
 
 
 class Bus:
-    """The queues of one server, or of those that ``where`` (options of a source) names, seen by the test itself and not through the proxy."""
+    """The queues of one server, or of those that ``where`` (options of a source) names, seen by the
+    test itself and not through the proxy.
+    """
 
     def __init__(self, server: EmbeddedRedis | None = None, **where: str) -> None:
         self._server = server
@@ -63,7 +65,9 @@ class Bus:
         keys = self.keys(queue)
         for at in range(0, len(values), AT_ONCE):
             part = values[at : at + AT_ONCE]
-            assert self.link.execute(script("push", keys.appending, (keys.available, *part)))[1] == len(part)
+            assert self.link.execute(script("push", keys.appending, (keys.available, *part)))[
+                1
+            ] == len(part)
 
     def values(self, queue: str) -> list[bytes]:
         flat = self.link.execute(command("LRANGE", self.keys(queue).messages, 0, -1))
@@ -113,8 +117,12 @@ class Checkpoint:
 
     @property
     def planned_with_rows(self) -> int:
-        """The last batch in the offset log that has rows: an idle query plans one without, so that Spark commits the one before."""
-        return next(batch for batch in range(self.planned, -1, -1) if "idle" not in self._offset(batch))
+        """The last batch in the offset log that has rows: an idle query plans one without, so that
+        Spark commits the one before.
+        """
+        return next(
+            batch for batch in range(self.planned, -1, -1) if "idle" not in self._offset(batch)
+        )
 
     @property
     def committed(self) -> int:
@@ -139,9 +147,20 @@ def _last(folder: Path) -> int:
 
 
 class Pipeline:
-    """Queues ``sources`` to ``sinks`` on one checkpoint, for one driver after another. Values carry their place in the order."""
+    """Queues ``sources`` to ``sinks`` on one checkpoint, for one driver after another. Values carry
+    their place in the order.
+    """
 
-    def __init__(self, bus: Bus, folder: Path, *, source: str = "in", sink: str | None = "out", change: str = "plain", **options: str) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        folder: Path,
+        *,
+        source: str = "in",
+        sink: str | None = "out",
+        change: str = "plain",
+        **options: str,
+    ) -> None:
         self.bus, self.folder = bus, folder
         self.sources = source.split(",")
         self.sink = sink
@@ -173,7 +192,14 @@ class Pipeline:
         where = {**self.bus.where, **({"redis.url": url} if url else {})}
         source = {**where, **self.source_options, **self.options}
         sink = {**where, **self.sink_options}
-        driver.start(checkpoint=str(self.checkpoint.folder), source=source, sink=sink, change=self.change, mark=f"run {self.attempts}", **how)
+        driver.start(
+            checkpoint=str(self.checkpoint.folder),
+            source=source,
+            sink=sink,
+            change=self.change,
+            mark=f"run {self.attempts}",
+            **how,
+        )
 
     def wait_at(self, gate: Gate, driver: DriverProcess) -> Held:
         """The next command at the gate; if none comes, the error says what became of the query."""
@@ -187,27 +213,41 @@ class Pipeline:
         """Until everything fed is in the sinks and acked, and the idle tail too."""
 
         def done() -> bool:
-            arrived = all(self.bus.count(self.sink_of(queue)) >= rows for queue, rows in self.fed.items())
+            arrived = all(
+                self.bus.count(self.sink_of(queue)) >= rows for queue, rows in self.fed.items()
+            )
             return arrived and all(self.bus.count(queue) == 0 for queue in self.sources)
 
         try:
             wait_until(done, what="all messages are in the sink and acked")
         except AssertionError as error:
-            counts = {queue: (rows, self.bus.count(queue), self.bus.count(self.sink_of(queue))) for queue, rows in self.fed.items()}
-            error.add_note(f"fed, left in the source, in the sink: {counts}; the query: {driver.error or 'runs'}")
+            counts = {
+                queue: (rows, self.bus.count(queue), self.bus.count(self.sink_of(queue)))
+                for queue, rows in self.fed.items()
+            }
+            error.add_note(
+                f"fed, left in the source, in the sink: {counts}; the query:"
+                f" {driver.error or 'runs'}"
+            )
             raise
 
     def arrived(self, queue: str) -> list[int]:
-        """The places of the messages of a source queue that are in its sink, in the order in which they are there."""
+        """The places of the messages of a source queue that are in its sink, in the order in which
+        they are there.
+        """
         return [int(value.partition(b"|")[0]) for value in self.bus.values(self.sink_of(queue))]
 
     def check_whole(self, driver: DriverProcess) -> None:
-        """Every message exactly once and in order, the sources acked, nothing left behind, and the query is well."""
+        """Every message exactly once and in order, the sources acked, nothing left behind, and the
+        query is well.
+        """
         self.wait_done(driver)
         for queue, rows in self.fed.items():
             arrived = self.arrived(queue)
             wrong = next((at for at, seq in enumerate(arrived) if seq != at), None)
-            assert wrong is None, f"place {wrong} has message {arrived[wrong]}, of {len(arrived)} for {rows}"
+            assert wrong is None, (
+                f"place {wrong} has message {arrived[wrong]}, of {len(arrived)} for {rows}"
+            )
             assert len(arrived) == rows
         self.check_clean(driver)
 
@@ -215,8 +255,14 @@ class Pipeline:
         """The query is well, and every key of ours ends by itself."""
         assert driver.active, driver.error
         queues = {*self.sources, *(self.sink_of(queue) for queue in self.sources)}
-        ours = tuple(self.bus.keys(queue).base for queue in queues)  # other tests may use the same servers
-        kept = [key for key in self.bus.kept_for_ever() if self.bus.alone or key.startswith((*ours, "bus:sink:"))]
+        ours = tuple(
+            self.bus.keys(queue).base for queue in queues
+        )  # other tests may use the same servers
+        kept = [
+            key
+            for key in self.bus.kept_for_ever()
+            if self.bus.alone or key.startswith((*ours, "bus:sink:"))
+        ]
         assert not kept, f"keys without a ttl: {kept}"
 
 
@@ -228,7 +274,13 @@ class Parted(Pipeline):
 
     def feed(self, rows: int) -> None:
         before = self.fed["in"]
-        self.bus.push("in", [b"bad %d" % n if n % 3 == 0 else b'{"n":%d}' % n for n in range(before, before + rows)])
+        self.bus.push(
+            "in",
+            [
+                b"bad %d" % n if n % 3 == 0 else b'{"n":%d}' % n
+                for n in range(before, before + rows)
+            ],
+        )
         self.fed["in"] += rows
 
     def check(self, driver: DriverProcess) -> None:
@@ -238,9 +290,13 @@ class Parted(Pipeline):
 
         def arrived() -> bool:
             assert driver.active, driver.error
-            return len(self.bus.values("out")) >= len(good) and len(self.bus.values("in.dead")) >= len(numbers) - len(good)
+            return len(self.bus.values("out")) >= len(good) and len(
+                self.bus.values("in.dead")
+            ) >= len(numbers) - len(good)
 
         wait_until(arrived, what="everything has arrived")
         assert self.bus.values("out") == good
         letters = [decode_letter(value) for value in self.bus.values("in.dead")]
-        assert [(each.queue, each.id, each.value) for each in letters] == [("in", n + 1, b"bad %d" % n) for n in numbers if n % 3 == 0]
+        assert [(each.queue, each.id, each.value) for each in letters] == [
+            ("in", n + 1, b"bad %d" % n) for n in numbers if n % 3 == 0
+        ]

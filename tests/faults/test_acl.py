@@ -1,4 +1,6 @@
-"""Without one of the rights of a query, or after they are taken away, the error names it. That they are enough: tests/spark/test_servers.py."""
+"""Without one of the rights of a query, or after they are taken away, the error names it. That they
+are enough: tests/spark/test_servers.py.
+"""
 
 from __future__ import annotations
 

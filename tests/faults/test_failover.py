@@ -1,7 +1,9 @@
-"""The master is killed, or the slot of a queue moves, in the middle of a query: a pause, and every message once and in order.
+"""The master is killed, or the slot of a queue moves, in the middle of a query: a pause, and every
+message once and in order.
 
-What Redis itself may lose in a fail-over is what its replica had not received. These tests see to it that nothing acknowledged is lost so:
-writes are held, and the replica catches up, right before the kill. What happens when Redis does lose something is in test_rollback.py.
+What Redis itself may lose in a fail-over is what its replica had not received. These tests see to
+it that nothing acknowledged is lost so: writes are held, and the replica catches up, right before
+the kill. What happens when Redis does lose something is in test_rollback.py.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from tests.faults.scene import Bus, Pipeline
 from tests.moves import Move
 from tests.support import wait_in_sync, wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 ROWS = 6000
 STEP = "600"
@@ -28,14 +36,27 @@ class Scene:
 
     def __init__(self, group: EmbeddedSentinel | EmbeddedCluster) -> None:
         self.group = group
-        self.bus = Bus(**{"redis.url": ",".join(group.urls), "redis.layout": "cluster" if isinstance(group, EmbeddedCluster) else "sentinel"})
+        self.bus = Bus(
+            **{
+                "redis.url": ",".join(group.urls),
+                "redis.layout": "cluster" if isinstance(group, EmbeddedCluster) else "sentinel",
+            }
+        )
 
     def master(self, queue: str) -> EmbeddedRedis:
-        return self.group.owner(self.bus.keys(queue).metadata) if isinstance(self.group, EmbeddedCluster) else self.group.master
+        return (
+            self.group.owner(self.bus.keys(queue).metadata)
+            if isinstance(self.group, EmbeddedCluster)
+            else self.group.master
+        )
 
     def neighbour(self, queue: str) -> str:
         """The name of a queue on the same master."""
-        return next(name for name in (f"out{n}" for n in range(1000)) if self.master(name) is self.master(queue))
+        return next(
+            name
+            for name in (f"out{n}" for n in range(1000))
+            if self.master(name) is self.master(queue)
+        )
 
     def kill_master(self, queue: str) -> EmbeddedRedis:
         """SIGKILL once its replica has everything that anybody was told is stored."""
@@ -52,8 +73,12 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
         yield Scene(group)
 
 
-def test_a_master_killed_in_the_middle_of_a_query_costs_a_pause_and_no_message(scene: Scene, workshop: DriverProcess, tmp_path: Path) -> None:
-    run = Pipeline(scene.bus, tmp_path, sink=(sink := scene.neighbour("in")), maxMessagesPerTrigger=STEP)
+def test_a_master_killed_in_the_middle_of_a_query_costs_a_pause_and_no_message(
+    scene: Scene, workshop: DriverProcess, tmp_path: Path
+) -> None:
+    run = Pipeline(
+        scene.bus, tmp_path, sink=(sink := scene.neighbour("in")), maxMessagesPerTrigger=STEP
+    )
     run.feed(ROWS)
     run.start(workshop)
     wait_until(lambda: scene.bus.count(sink) >= ROWS / 6, what="the query is in the middle")
@@ -65,7 +90,9 @@ def test_a_master_killed_in_the_middle_of_a_query_costs_a_pause_and_no_message(s
     assert run.attempts == 1
 
 
-def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_servers: EmbeddedCluster, workshop: DriverProcess, tmp_path: Path) -> None:
+def test_slots_that_move_under_load_cost_a_pause_and_no_message(
+    cluster_servers: EmbeddedCluster, workshop: DriverProcess, tmp_path: Path
+) -> None:
     bus = Bus(**{"redis.url": cluster_servers.urls[0], "redis.layout": "cluster"})
     run = Pipeline(bus, tmp_path, source="moved-in", sink="moved-out", maxMessagesPerTrigger=STEP)
     run.feed(ROWS)

@@ -1,4 +1,6 @@
-"""Messages that vanish behind a query's back: each kind is found and named, or counted where that is asked for."""
+"""Messages that vanish behind a query's back: each kind is found and named, or counted where that
+is asked for.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,25 @@ from tests.faults.proxy import Command, Proxy
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 DONE, LEFT = 30, 10
-"""Messages that the query has read, and that are stored but not yet read, when something happens to the queue."""
+"""Messages that the query has read, and that are stored but not yet read, when something happens to
+the queue.
+"""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What happens to a queue while its query is down, how the query must call it, and what it reads when it may go on."""
+    """What happens to a queue while its query is down, how the query must call it, and what it
+    reads when it may go on.
+    """
 
     name: str
     happens: Callable[[Bus, str], None]
@@ -45,7 +57,9 @@ def again(rows: int) -> list[bytes]:
 def expires(bus: Bus, queue: str) -> None:
     def expired() -> bool:
         keys = QueueKeys(queue)
-        if bus.link.execute(command("TTL", keys.metadata)) > 1:  # also when the reader that was stopped has touched it once more
+        if (
+            bus.link.execute(command("TTL", keys.metadata)) > 1
+        ):  # also when the reader that was stopped has touched it once more
             bus.link.run(queues.touch(keys, 1))
         return not bus.state(queue).exists
 
@@ -81,9 +95,17 @@ def goes_with_the_database(bus: Bus, queue: str) -> None:
 # More of them, and more of the returns below, without Spark: tests/spark/test_loss.py.
 DAMAGES = [
     Damage("expired", expires, "BUSMQ_QUEUE_EXPIRED", 1),
-    Damage("created again", is_created_again(DONE + 20), "BUSMQ_QUEUE_RECREATED", 1, again(DONE + 20)),
+    Damage(
+        "created again", is_created_again(DONE + 20), "BUSMQ_QUEUE_RECREATED", 1, again(DONE + 20)
+    ),
     Damage("flushed", is_flushed, "BUSMQ_QUEUE_FLUSHED", LEFT, again(3)),
-    Damage("consumed by another", is_consumed, "BUSMQ_CONSUMED_ELSEWHERE", 4, [b"%07d" % seq for seq in range(DONE + 4, DONE + LEFT)]),
+    Damage(
+        "consumed by another",
+        is_consumed,
+        "BUSMQ_CONSUMED_ELSEWHERE",
+        4,
+        [b"%07d" % seq for seq in range(DONE + 4, DONE + LEFT)],
+    ),
     Damage("gone with everything", goes_with_the_database, "BUSMQ_QUEUE_FLUSHED", 1),
 ]
 
@@ -99,10 +121,16 @@ def goes_on(run: Pipeline, driver: DriverProcess, values: list[bytes], before: l
     """With failOnDataLoss=false the query reads ``values`` and then what comes."""
     run.options["failOnDataLoss"] = "false"
     run.start(driver)
-    wait_until(lambda: run.bus.values("out") == [*before, *values], what="the query goes on from the oldest stored message")
+    wait_until(
+        lambda: run.bus.values("out") == [*before, *values],
+        what="the query goes on from the oldest stored message",
+    )
     wait_until(lambda: run.bus.state("in").exists, what="the query has taken hold of the queue")
     run.bus.push("in", [b"new"])
-    wait_until(lambda: run.bus.values("out") == [*before, *values, b"new"] and run.bus.count("in") == 0, what="a new message is read and acked")
+    wait_until(
+        lambda: run.bus.values("out") == [*before, *values, b"new"] and run.bus.count("in") == 0,
+        what="a new message is read and acked",
+    )
     assert driver.active, driver.error
 
 
@@ -121,7 +149,9 @@ def run(bus: Bus, tmp_path: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("damage", [pytest.param(each, id=each.name) for each in DAMAGES])
-def test_what_happened_to_a_queue_while_the_query_was_down_is_named(damage: Damage, bus: Bus, run: Pipeline, workshop: DriverProcess) -> None:
+def test_what_happened_to_a_queue_while_the_query_was_down_is_named(
+    damage: Damage, bus: Bus, run: Pipeline, workshop: DriverProcess
+) -> None:
     run.feed(DONE)
     run.start(workshop)
     run.check_whole(workshop)
@@ -137,7 +167,9 @@ def test_what_happened_to_a_queue_while_the_query_was_down_is_named(damage: Dama
 
 @dataclass(frozen=True)
 class Return:
-    """Redis comes back older than the checkpoint, and producers push others before the query is there again."""
+    """Redis comes back older than the checkpoint, and producers push others before the query is
+    there again.
+    """
 
     name: str
     pushed: int
@@ -156,12 +188,18 @@ def restore(server: EmbeddedRedis, copy: Path) -> None:
     for file in server.folder.glob("appendonly*"):
         shutil.rmtree(file) if file.is_dir() else file.unlink()
     for file in copy.glob("appendonly*"):
-        shutil.copytree(file, server.folder / file.name) if file.is_dir() else shutil.copy(file, server.folder / file.name)
+        (
+            shutil.copytree(file, server.folder / file.name)
+            if file.is_dir()
+            else shutil.copy(file, server.folder / file.name)
+        )
     server.restart()
 
 
 @pytest.mark.parametrize("back", [pytest.param(each, id=each.name) for each in RETURNS])
-def test_a_redis_that_comes_back_older_is_named(back: Return, bus: Bus, run: Pipeline, workshop: DriverProcess, tmp_path: Path) -> None:
+def test_a_redis_that_comes_back_older_is_named(
+    back: Return, bus: Bus, run: Pipeline, workshop: DriverProcess, tmp_path: Path
+) -> None:
     run.start(workshop)
     run.feed(DONE)
     run.check_whole(workshop)
@@ -179,7 +217,9 @@ def test_a_redis_that_comes_back_older_is_named(back: Return, bus: Bus, run: Pip
     assert lost(run) > 0
 
 
-def test_a_redis_that_comes_back_older_under_an_idle_query_is_named(bus: Bus, run: Pipeline, workshop: DriverProcess, tmp_path: Path) -> None:
+def test_a_redis_that_comes_back_older_under_an_idle_query_is_named(
+    bus: Bus, run: Pipeline, workshop: DriverProcess, tmp_path: Path
+) -> None:
     run.start(workshop)
     run.feed(DONE)
     run.check_whole(workshop)
@@ -204,7 +244,12 @@ def begins_to_read(command: Command) -> bool:
     ],
 )
 def test_messages_that_vanish_between_planning_and_reading_are_named_and_the_batch_can_be_skipped(
-    damage: Callable[[Bus, str], None], code: str, bus: Bus, proxy: Proxy, run: Pipeline, workshop: DriverProcess
+    damage: Callable[[Bus, str], None],
+    code: str,
+    bus: Bus,
+    proxy: Proxy,
+    run: Pipeline,
+    workshop: DriverProcess,
 ) -> None:
     run.start(workshop, proxy.url)
     run.feed(DONE)

@@ -1,4 +1,6 @@
-"""Mirrors while links are cut, processes killed and servers lost, at random: the same ids, the same bytes, none lost, doubled or out of order."""
+"""Mirrors while links are cut, processes killed and servers lost, at random: the same ids, the same
+bytes, none lost, doubled or out of order.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,14 @@ class Place:
         def push() -> None:
             far = Centre(self.far.options)
             while not self._done.wait(chance.uniform(0, 0.04)):
-                with suppress(BusError):  # its server was killed: what was pushed or not is in the queue or not
-                    far.push(chance.choice(QUEUES), chance.choice((1, 3, 50, 400)), size=chance.choice((0, 100, 3_000)))
+                with suppress(
+                    BusError
+                ):  # its server was killed: what was pushed or not is in the queue or not
+                    far.push(
+                        chance.choice(QUEUES),
+                        chance.choice((1, 3, 50, 400)),
+                        size=chance.choice((0, 100, 3_000)),
+                    )
 
             far.close()
 
@@ -79,14 +87,23 @@ class Scene(Place):
 
     def __init__(self, far: Centre, near: Centre, line: Cutter, *, federated: bool) -> None:
         self.line = line
-        super().__init__(far, near, f"ws://127.0.0.1:{line.port}/bus" if federated else f"redis://127.0.0.1:{line.port}", SECRET if federated else "")
+        super().__init__(
+            far,
+            near,
+            f"ws://127.0.0.1:{line.port}/bus" if federated else f"redis://127.0.0.1:{line.port}",
+            SECRET if federated else "",
+        )
 
 
 @pytest.fixture(params=["direct", "federated"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with ExitStack() as stack:
         there, here = (stack.enter_context(EmbeddedRedis(aof=True)) for _ in range(2))
-        port = stack.enter_context(site(there.url)).port if request.param == "federated" else there.port
+        port = (
+            stack.enter_context(site(there.url)).port
+            if request.param == "federated"
+            else there.port
+        )
         line = stack.enter_context(cutter(port))
         far, near = (stack.enter_context(centre(server.url)) for server in (there, here))
         yield Scene(far, near, line, federated=request.param == "federated")
@@ -117,7 +134,10 @@ def test_while_the_line_is_cut_silent_slow_or_far_away(scene: Scene, seed: int) 
                 case "slow":
                     scene.line.bytes_per_s = 300_000
             before = {name: scene.near.state(name).last_id for name in QUEUES}
-            wait_until(lambda b=before: any(scene.near.state(name).last_id > b[name] for name in QUEUES), what="something is copied")  # type: ignore[misc]
+            wait_until(
+                lambda b=before: any(scene.near.state(name).last_id > b[name] for name in QUEUES),
+                what="something is copied",
+            )  # type: ignore[misc]
             scene.line.delay_s, scene.line.bytes_per_s = 0.0, None
             scene.check()
     with mirroring(scene.url, scene.near, *QUEUES, secret=scene.secret) as one:
@@ -126,7 +146,9 @@ def test_while_the_line_is_cut_silent_slow_or_far_away(scene: Scene, seed: int) 
     assert other is not one
 
 
-def test_while_its_process_is_killed_again_and_again_under_load(scene: Scene, tmp_path: Path) -> None:
+def test_while_its_process_is_killed_again_and_again_under_load(
+    scene: Scene, tmp_path: Path
+) -> None:
     """Over each of the two links."""
     kill_again_and_again(scene, KILLS, tmp_path)
 
@@ -145,10 +167,22 @@ def kill_again_and_again(place: Place, kills: int, folder: Path) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        command = [*COMMAND, "mirror", "--from", place.url, "--layout", place.near.options.layout, *QUEUES]
+        command = [
+            *COMMAND,
+            "mirror",
+            "--from",
+            place.url,
+            "--layout",
+            place.near.options.layout,
+            *QUEUES,
+        ]
         where = {**environment(str(place.near.options.url)), "BUSMQ_MIRROR_SECRET": place.secret}
         with (folder / "mirror.log").open("ab") as log:
-            started.append(subprocess.Popen(command, env=where, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+            started.append(
+                subprocess.Popen(
+                    command, env=where, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            )
         return started[-1]
 
     def last() -> int:
@@ -159,7 +193,10 @@ def kill_again_and_again(place: Place, kills: int, folder: Path) -> None:
             processes = [start(), start()]  # two at once, of which always one is killed
             for kill in range(kills):
                 before = last()
-                wait_until(lambda b=before: last() > b + chance.randrange(200), what=f"more is copied before kill {kill}")  # type: ignore[misc]
+                wait_until(
+                    lambda b=before: last() > b + chance.randrange(200),
+                    what=f"more is copied before kill {kill}",
+                )  # type: ignore[misc]
                 processes[kill % 2].kill()
                 processes[kill % 2].wait()
                 processes[kill % 2] = start()
@@ -195,7 +232,12 @@ def test_while_one_of_the_servers_is_killed(killed: str) -> None:
 
 
 def test_servers_here_that_lost_everything_are_filled_anew() -> None:
-    with EmbeddedRedis() as there, EmbeddedRedis() as here, centre(there.url) as far, centre(here.url) as near:
+    with (
+        EmbeddedRedis() as there,
+        EmbeddedRedis() as here,
+        centre(there.url) as far,
+        centre(here.url) as near,
+    ):
         born = far.create("a")
         far.push("a", 2_000, size=100)
         with mirroring(there.url, near, "a") as runner:
@@ -209,17 +251,24 @@ def test_servers_here_that_lost_everything_are_filled_anew() -> None:
         assert near.state("a").born == born
 
 
-def test_calls_that_a_mirror_has_sent_before_it_was_promoted_change_nothing_afterwards(scene: Scene) -> None:
+def test_calls_that_a_mirror_has_sent_before_it_was_promoted_change_nothing_afterwards(
+    scene: Scene,
+) -> None:
     """Under load, at a moment of its own in each of ten queues; pushes follow at once."""
     names = [f"p{n}" for n in range(10)]
     for name in names:
         scene.far.create(name)
     chance = random.Random(3)
     with ExitStack() as stack:
-        one, other = (stack.enter_context(mirroring(scene.url, scene.near, "p*", secret=scene.secret)) for _ in range(2))
+        one, other = (
+            stack.enter_context(mirroring(scene.url, scene.near, "p*", secret=scene.secret))
+            for _ in range(2)
+        )
         promoted: dict[str, int] = {}
         for name in names:
-            wait_until(lambda q=name: of(one, q) and scene.near.state(q).exists, what=f"{name} is found")  # type: ignore[misc]
+            wait_until(
+                lambda q=name: of(one, q) and scene.near.state(q).exists, what=f"{name} is found"
+            )  # type: ignore[misc]
         for name in names:
             scene.far.push(name, chance.randrange(1, 3_000), size=200)
             was, promoted[name], _ = scene.near.run(name, flows.promote(scene.near.keys(name)))
@@ -235,16 +284,26 @@ def test_calls_that_a_mirror_has_sent_before_it_was_promoted_change_nothing_afte
             assert found is not None
             assert isinstance(found.error, MirrorStopped)
             last = scene.far.state(name).last_id
-            assert (found.error.details["kind"], found.error.details["first"], found.error.details["last"]) == ("promoted", promoted[name] + 1, last)
+            assert (
+                found.error.details["kind"],
+                found.error.details["first"],
+                found.error.details["last"],
+            ) == ("promoted", promoted[name] + 1, last)
     for name in names:
         here, there = scene.near.stored(name), scene.far.stored(name)
         assert here[: promoted[name]] == there[: promoted[name]]
         assert here[promoted[name] :] == [(promoted[name] + n, b"mine") for n in (1, 2, 3)]
 
 
-def test_a_fail_over_at_the_origin_that_lost_pushes_and_gave_their_ids_anew_is_told_and_nothing_of_two_histories_mixed() -> None:
-    """The new master gives the ids of messages that were copied, and of some that the mirror was about to read, to others."""
-    with EmbeddedSentinel(down_after_ms=2500) as group, EmbeddedRedis() as here, centre(here.url) as near:
+def test_a_fail_over_at_the_origin_that_gave_ids_anew_is_noticed_and_mixes_no_histories() -> None:
+    """The new master gives the ids of messages that were copied, and of some that the mirror was
+    about to read, to others.
+    """
+    with (
+        EmbeddedSentinel(down_after_ms=2500) as group,
+        EmbeddedRedis() as here,
+        centre(here.url) as near,
+    ):
         options = RedisOptions(url=",".join(group.urls), layout="sentinel")
         with centre(options) as far, ExitStack() as stack:
             far.create("q")
@@ -266,11 +325,20 @@ def test_a_fail_over_at_the_origin_that_lost_pushes_and_gave_their_ids_anew_is_t
             found = of(runner, "q")
             assert found is not None
             assert isinstance(found.error, MirrorStopped)
-            wait_until(lambda: "are other messages" in str(of(runner, "q").error), what="which ids differ")  # type: ignore[union-attr]
+            wait_until(
+                lambda: "are other messages" in str(of(runner, "q").error), what="which ids differ"
+            )  # type: ignore[union-attr]
             error = of(runner, "q").error  # type: ignore[union-attr]
             assert isinstance(error, MirrorStopped)
-            assert (error.details["kind"], error.details["first"], error.details["last"]) == ("diverged", 51, 80)
-            assert [value for _, value in near.stored("q")] == [*(b"v%d" % n for n in range(1, 51)), *(b"lost%d" % n for n in range(51, 81))]
+            assert (error.details["kind"], error.details["first"], error.details["last"]) == (
+                "diverged",
+                51,
+                80,
+            )
+            assert [value for _, value in near.stored("q")] == [
+                *(b"v%d" % n for n in range(1, 51)),
+                *(b"lost%d" % n for n in range(51, 81)),
+            ]
 
 
 def _pushes(far: Centre) -> bool:
@@ -281,8 +349,12 @@ def _pushes(far: Centre) -> bool:
     return True
 
 
-def test_a_line_that_is_black_holed_at_any_step_is_left_and_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither side sees a close: the mirror notices by itself, sooner here than elsewhere, and goes on over a new connection."""
+def test_a_line_that_is_black_holed_at_any_step_is_left_and_tried_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither side sees a close: the mirror notices by itself, sooner here than elsewhere, and goes
+    on over a new connection.
+    """
     monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 3.0)
     monkeypatch.setattr(blocking_socket, "PING_AFTER_SILENCE_S", 2.0)
     scene.far.push("a", 2_000, size=100)

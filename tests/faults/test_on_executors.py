@@ -1,4 +1,6 @@
-"""Every noun of the bus in queries whose tasks run on executors, with each engine that has it. They share one Spark: executors cost many seconds."""
+"""Every noun of the bus in queries whose tasks run on executors, with each engine that has it. They
+share one Spark: executors cost many seconds.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,26 @@ from tests.mirror.centres import Centre, centre, copied, looked, mirroring, url
 from tests.peers.node import need
 from tests.support import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
-FORMATS = {"python": {"of": "busmq-quick", "into": "busmq"}, "java": {"of": "busmq-realtime", "into": "busmq-realtime"}}
+FORMATS = {
+    "python": {"of": "busmq-quick", "into": "busmq"},
+    "java": {"of": "busmq-realtime", "into": "busmq-realtime"},
+}
 MINUTE = 60_000
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProcess]:
-    with DriverProcess(tmp_path_factory.mktemp("cluster"), master="local-cluster[2,1,1024]") as made:
+    with DriverProcess(
+        tmp_path_factory.mktemp("cluster"), master="local-cluster[2,1,1024]"
+    ) as made:
         yield made
 
 
@@ -58,12 +71,17 @@ def numbers(bus: Bus, queue: str) -> list[int]:
 
 def wait_well(driver: DriverProcess, *queues: tuple[Bus, str, int]) -> None:
     """Until each queue has so many messages; an error of the query ends it."""
-    wait_until(lambda: all(len(bus.values(queue)) >= rows for bus, queue, rows in queues) or driver.error, what="everything has arrived")
+    wait_until(
+        lambda: all(len(bus.values(queue)) >= rows for bus, queue, rows in queues) or driver.error,
+        what="everything has arrived",
+    )
     assert driver.active, driver.error
 
 
 def test_a_query_goes_from_topic_to_topic(bus: Bus, driver: DriverProcess, tmp_path: Path) -> None:
-    run = Pipeline(bus, tmp_path, source="in/0,in/1,in/2", change="keyed", maxMessagesPerPartition="500")
+    run = Pipeline(
+        bus, tmp_path, source="in/0,in/1,in/2", change="keyed", maxMessagesPerPartition="500"
+    )
     bus.link.run(open_topic(TopicKeys("in", bus.cluster), 3, "x"))
     run.source_options, run.sink_options = {"topic": "in"}, {"topic": "metrics", "partitions": "3"}
     queues = partition_queues("metrics", 3)
@@ -71,15 +89,28 @@ def test_a_query_goes_from_topic_to_topic(bus: Bus, driver: DriverProcess, tmp_p
     for turn, each in enumerate(formats, 1):
         run.start(driver, **each)
         run.feed(2000)
-        wait_until(lambda: sum(map(bus.count, [*queues, *run.sources])) == sum(map(bus.count, queues)) == 6000 * turn or driver.error)  # noqa: B023
+        wait_until(
+            lambda: (
+                sum(map(bus.count, [*queues, *run.sources]))
+                == sum(map(bus.count, queues))
+                == 6000 * turn  # noqa: B023
+                or driver.error
+            )
+        )
         assert driver.active, driver.error
         driver.stop()
     for partition, queue in enumerate(queues):
-        wanted = [b"%07d" % n for n in range(2000 * len(formats)) if partition_of(str(n % 17), 3) == partition]
+        wanted = [
+            b"%07d" % n
+            for n in range(2000 * len(formats))
+            if partition_of(str(n % 17), 3) == partition
+        ]
         assert sorted(bus.values(queue)) == sorted(3 * wanted)
 
 
-def test_rows_and_dead_letters_of_a_query_arrive(bus: Bus, driver: DriverProcess, tmp_path: Path, engine: str) -> None:
+def test_rows_and_dead_letters_of_a_query_arrive(
+    bus: Bus, driver: DriverProcess, tmp_path: Path, engine: str
+) -> None:
     run = Parted(bus, tmp_path)
     for _ in range(2):
         run.feed(300)
@@ -88,15 +119,32 @@ def test_rows_and_dead_letters_of_a_query_arrive(bus: Bus, driver: DriverProcess
         run.check(driver)
 
 
-def test_events_are_read_and_made(bus: Bus, driver: DriverProcess, tmp_path: Path, engine: str) -> None:
+def test_events_are_read_and_made(
+    bus: Bus, driver: DriverProcess, tmp_path: Path, engine: str
+) -> None:
     run = Pipeline(bus, tmp_path, change="seen", maxMessagesPerPartition="50")
-    sent = [Event(id=f"e{n}", source="/web", type="order" if n % 3 else "other", subject=str(n), data={"n": n}) for n in range(200)]
+    sent = [
+        Event(
+            id=f"e{n}",
+            source="/web",
+            type="order" if n % 3 else "other",
+            subject=str(n),
+            data={"n": n},
+        )
+        for n in range(200)
+    ]
     bus.push("in", [*(event.encode() for event in sent), b"no event"])
     run.start(driver, **FORMATS[engine])
-    wanted = [("seen", event.id, event.source, event.subject, event.data) for event in sent if event.type == "order"]
+    wanted = [
+        ("seen", event.id, event.source, event.subject, event.data)
+        for event in sent
+        if event.type == "order"
+    ]
     wait_well(driver, (bus, "out", len(wanted)))
     found = [Event.decode(value) for value in bus.values("out")]
-    assert [(event.type, event.id, event.source, event.subject, event.data) for event in found] == wanted
+    assert [
+        (event.type, event.id, event.source, event.subject, event.data) for event in found
+    ] == wanted
 
 
 def test_what_is_kept_is_run_again_from_ten_minutes_ago_beside_the_running_query(
@@ -104,7 +152,14 @@ def test_what_is_kept_is_run_again_from_ten_minutes_ago_beside_the_running_query
 ) -> None:
     keys = bus.keys("in")
     daily = Pipeline(bus, tmp_path / "daily", subscription="daily", maxMessagesPerPartition="100")
-    again = Pipeline(bus, tmp_path / "again", sink="again", subscription="again", startingOffsets="-10m", maxMessagesPerPartition="100")
+    again = Pipeline(
+        bus,
+        tmp_path / "again",
+        sink="again",
+        subscription="again",
+        startingOffsets="-10m",
+        maxMessagesPerPartition="100",
+    )
     bus.link.run(set_retention(keys, parse_limits("7d", None, None)))
     for ms in (HOUR, 5 * MINUTE):
         daily.feed(300)
@@ -119,16 +174,38 @@ def test_what_is_kept_is_run_again_from_ten_minutes_ago_beside_the_running_query
 
 
 @pytest.mark.parametrize("first", [*FORMATS])
-def test_a_query_goes_on_at_the_promoted_mirror_with_the_other_engine(driver: DriverProcess, tmp_path: Path, first: str) -> None:
+def test_a_query_goes_on_at_the_promoted_mirror_with_the_other_engine(
+    driver: DriverProcess, tmp_path: Path, first: str
+) -> None:
     need(module.missing())
     second = next(name for name in FORMATS if name != first)
-    with EmbeddedRedis() as there, EmbeddedRedis() as here, centre(there.url) as far, centre(here.url) as near:
+    with (
+        EmbeddedRedis() as there,
+        EmbeddedRedis() as here,
+        centre(there.url) as far,
+        centre(here.url) as near,
+    ):
 
         def run_until(place: Centre, name: str, rows: int) -> None:
-            source = {"redis.url": url(place), "subscribe": "orders", "subscription": "billing", "maxMessagesPerPartition": "50"}
+            source = {
+                "redis.url": url(place),
+                "subscribe": "orders",
+                "subscription": "billing",
+                "maxMessagesPerPartition": "50",
+            }
             sink = {"redis.url": url(near), "queue": "out"}
-            driver.start(checkpoint=str(tmp_path / "checkpoint"), source=source, sink=sink, change="plain", mark="", **FORMATS[name])
-            wait_until(lambda: near.state("out").last_id >= rows or driver.error, what="everything has arrived")
+            driver.start(
+                checkpoint=str(tmp_path / "checkpoint"),
+                source=source,
+                sink=sink,
+                change="plain",
+                mark="",
+                **FORMATS[name],
+            )
+            wait_until(
+                lambda: near.state("out").last_id >= rows or driver.error,
+                what="everything has arrived",
+            )
             assert driver.active, driver.error
             driver.stop()
 
@@ -147,7 +224,9 @@ def test_a_query_goes_on_at_the_promoted_mirror_with_the_other_engine(driver: Dr
 
 
 @pytest.mark.parametrize("engine", ["python", pytest.param("auto", marks=pytest.mark.jvm)])
-def test_jobs_are_read_with_their_fields_and_settled(bus: Bus, driver: DriverProcess, tmp_path: Path, engine: str) -> None:
+def test_jobs_are_read_with_their_fields_and_settled(
+    bus: Bus, driver: DriverProcess, tmp_path: Path, engine: str
+) -> None:
     """With the jar, ``auto`` hands them to the engine in Python."""
     run = JobPipeline(bus, tmp_path)
     run.options["engine"] = run.sink_options["engine"] = engine
@@ -160,20 +239,28 @@ def test_jobs_are_read_with_their_fields_and_settled(bus: Bus, driver: DriverPro
         run.start(driver, of="busmq")
         for n, job in enumerate(sent):
             done = job.wait([GROUP], timeout_s=PATIENCE_S, fail_fast=False)[GROUP]
-            assert (done.ok, done.error, done.message) == (n % 3 != 0, "" if n % 3 else f"{n}|run 1", n + 1)
+            assert (done.ok, done.error, done.message) == (
+                n % 3 != 0,
+                "" if n % 3 else f"{n}|run 1",
+                n + 1,
+            )
             assert job.load("by") == {"by": b"%d|run 1" % n}
         assert driver.active, driver.error
 
 
 def kill_executor(driver: DriverProcess, held: Held) -> None:
-    """Returns when its Python processes have ended, too: they miss it a little later, and would come to the next gate."""
+    """Returns when its Python processes have ended, too: they miss it a little later, and would
+    come to the next gate.
+    """
     executor = driver.executor_of(driver.worker_at(held.ports))
     python = executor.children(recursive=True)
     executor.kill()
-    wait_until(lambda: all(map(is_over, python)), what="the Python processes of the executor have ended")
+    wait_until(
+        lambda: all(map(is_over, python)), what="the Python processes of the executor have ended"
+    )
 
 
-async def test_an_executor_killed_among_outcomes_leaves_each_job_one_and_what_it_has_sent_changes_none(
+async def test_an_executor_killed_among_outcomes_leaves_each_job_one_outcome(
     bus: Bus, proxy: Proxy, driver: DriverProcess, tmp_path: Path
 ) -> None:
     chance = Random(14)

@@ -24,7 +24,9 @@ pytestmark = [
 ]
 
 
-def test_npm_clients_see_every_message_once_and_in_order_while_the_driver_is_killed(bus: Bus, proxy: Proxy, garage: Garage, tmp_path: Path) -> None:
+def test_npm_clients_see_every_message_once_and_in_order_while_the_driver_is_killed(
+    bus: Bus, proxy: Proxy, garage: Garage, tmp_path: Path
+) -> None:
     run = Pipeline(bus, tmp_path, maxMessagesPerTrigger="2500", maxMessagesPerPartition="1250")
     bus.create("out")
     texts = [f"{seq:07d} grün" for seq in range(4000)]
@@ -47,7 +49,9 @@ def test_npm_clients_see_every_message_once_and_in_order_while_the_driver_is_kil
         with garage.take() as driver:
             run.start(driver, proxy.url)
             assert producer.push_all("in", texts[3000:]) == list(range(3001, 4001))
-            assert consumer.received("out", 2750) == [(seq + 1, texts[seq]) for seq in range(1250, 4000)]
+            assert consumer.received("out", 2750) == [
+                (seq + 1, texts[seq]) for seq in range(1250, 4000)
+            ]
             wait_until(lambda: producer.count("in") == 0, what="the source is acked")
             assert driver.active
         assert consumer.count("out") == 0

@@ -1,4 +1,6 @@
-"""Rows and dead letters of one query are in their queues once, wherever the driver is killed between the two."""
+"""Rows and dead letters of one query are in their queues once, wherever the driver is killed
+between the two.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,19 @@ from tests.faults.process import Garage
 from tests.faults.proxy import Command, Held, Proxy
 from tests.faults.scene import Bus, Parted
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 BATCH = 300
-FORMATS = [{}, pytest.param({"into": "busmq-realtime", "of": "busmq-realtime"}, marks=pytest.mark.jvm)]
+FORMATS = [
+    {},
+    pytest.param({"into": "busmq-realtime", "of": "busmq-realtime"}, marks=pytest.mark.jvm),
+]
 
 
 def commits(command: Command) -> bool:
@@ -25,7 +36,9 @@ def commits(command: Command) -> bool:
 def test_a_driver_killed_between_rows_and_dead_letters_repeats_neither(
     bus: Bus, proxy: Proxy, garage: Garage, tmp_path: Path, form: dict[str, str]
 ) -> None:
-    """Before the batch is recorded, between the first and the second queue, and when the last reply is lost; the dead one's packets come late."""
+    """Before the batch is recorded, between the first and the second queue, and when the last reply
+    is lost; the dead one's packets come late.
+    """
     run = Parted(bus, tmp_path)
     late: Held | None = None
     points: list[tuple[Callable[[Command], bool], int, bool]] = [

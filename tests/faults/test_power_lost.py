@@ -1,4 +1,6 @@
-"""The machine of the driver loses its power, and with it all that was not synced. Spark's own checkpoint managers sync nothing."""
+"""The machine of the driver loses its power, and with it all that was not synced. Spark's own
+checkpoint managers sync nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ pytestmark = [
     pytest.mark.redis,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not can_be_set(), reason="cutting the power of a process needs Linux and a C compiler (cc)"),
+    pytest.mark.skipif(
+        not can_be_set(), reason="cutting the power of a process needs Linux and a C compiler (cc)"
+    ),
 ]
 BATCH = 500
 
@@ -35,10 +39,14 @@ class Worst(Random):
 
 
 @pytest.mark.parametrize("form", ["busmq", pytest.param("busmq-realtime", marks=pytest.mark.jvm)])
-def test_rows_that_are_appended_do_not_come_again_after_a_loss_of_power(bus: Bus, proxy: Proxy, tmp_path: Path, form: str) -> None:
-    """Power is lost when a batch is appended and not yet in the commit log: in the first batch of a query, and in a later one.
+def test_rows_that_are_appended_do_not_come_again_after_a_loss_of_power(
+    bus: Bus, proxy: Proxy, tmp_path: Path, form: str
+) -> None:
+    """Power is lost when a batch is appended and not yet in the commit log: in the first batch of a
+    query, and in a later one.
 
-    Without the query's id the query would start again as another one, and without the batch's offsets it would plan another batch.
+    Without the query's id the query would start again as another one, and without the batch's
+    offsets it would plan another batch.
     """
     if form != "busmq":
         need(module.missing())

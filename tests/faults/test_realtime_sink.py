@@ -1,4 +1,6 @@
-"""``kill -9`` of a driver that writes with the Java module and an ordinary trigger; the next one writes with the Python sink."""
+"""``kill -9`` of a driver that writes with the Java module and an ordinary trigger; the next one
+writes with the Python sink.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from tests.faults.scene import Bus, Pipeline
 from tests.jvm import module
 from tests.peers.node import need
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.jvm,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 BATCH = 2500
 """Rows of a batch: two tasks of 1250, which are staged and appended as 1000, 250, 1000, 250."""

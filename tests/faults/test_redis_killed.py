@@ -1,4 +1,6 @@
-"""Redis is killed and comes back, or forgets its scripts, in the middle of a query that goes on by itself."""
+"""Redis is killed and comes back, or forgets its scripts, in the middle of a query that goes on by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,20 @@ from tests.faults.proxy import Command, Proxy
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 
 @dataclass(frozen=True)
 class Point:
-    """When Redis dies: as this command comes to it, or (``reply``) after it was executed and before anybody knows."""
+    """When Redis dies: as this command comes to it, or (``reply``) after it was executed and before
+    anybody knows.
+    """
 
     name: str
     matches: Callable[[Command], bool]
@@ -92,7 +102,9 @@ def test_a_query_that_redis_left_alone_for_too_long_says_so_and_goes_on_after_a_
     run.check_whole(workshop)
 
 
-def test_scripts_flushed_all_the_time_change_nothing(bus: Bus, server: EmbeddedRedis, workshop: DriverProcess, tmp_path: Path) -> None:
+def test_scripts_flushed_all_the_time_change_nothing(
+    bus: Bus, server: EmbeddedRedis, workshop: DriverProcess, tmp_path: Path
+) -> None:
     run = Pipeline(bus, tmp_path, maxMessagesPerTrigger="1000")
     done, flushed = threading.Event(), 0
 

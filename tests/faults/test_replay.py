@@ -1,4 +1,6 @@
-"""``kill -9`` of the driver between planning and commit, and the queue is another one when the batch is read again."""
+"""``kill -9`` of the driver between planning and commit, and the queue is another one when the
+batch is read again.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,31 @@ from tests.faults.proxy import Command, Proxy, ends_the_queue
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 FORMATS = [
     pytest.param({"of": "busmq-quick", "into": "busmq"}, id="python"),
-    pytest.param({"of": "busmq-realtime-quick", "into": "busmq-realtime"}, marks=pytest.mark.jvm, id="java"),
+    pytest.param(
+        {"of": "busmq-realtime-quick", "into": "busmq-realtime"}, marks=pytest.mark.jvm, id="java"
+    ),
 ]
 DONE, PLANNED = 30, 10
-"""Messages that are read before, and that the batch has. The queue in the place of each one has twice as many messages as that ever had."""
+"""Messages that are read before, and that the batch has. The queue in the place of each one has
+twice as many messages as that ever had.
+"""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where the driver is killed: at a command of the sink or its reply, when so many rows of the batch are written."""
+    """Where the driver is killed: at a command of the sink or its reply, when so many rows of the
+    batch are written.
+    """
 
     name: str
     matches: Callable[[Command], bool]
@@ -42,18 +56,25 @@ POINTS = [
 
 def check(bus: Bus, driver: DriverProcess, expected: list[bytes]) -> None:
     """Exactly this is in the sink, and all of it is acked."""
-    wait_until(lambda: not driver.active or (len(bus.values("out")) >= len(expected) and bus.count("in") == 0), what="all is read and acked")
+    wait_until(
+        lambda: (
+            not driver.active or (len(bus.values("out")) >= len(expected) and bus.count("in") == 0)
+        ),
+        what="all is read and acked",
+    )
     assert driver.active, driver.error
     assert bus.values("out") == expected
 
 
 @pytest.mark.parametrize("how", FORMATS)
-def test_with_fail_on_data_loss_false_a_batch_of_a_queue_that_was_created_again_gives_no_row_of_the_new_one(
+def test_with_fail_on_data_loss_false_a_batch_of_a_recreated_queue_gives_no_new_row(
     bus: Bus, proxy: Proxy, garage: Garage, tmp_path: Path, how: dict[str, Any]
 ) -> None:
-    """Its ids are given out again, and further than the batch goes. What is in the queue is read by the next batch, each message once.
+    """Its ids are given out again, and further than the batch goes. What is in the queue is read by
+    the next batch, each message once.
 
-    At each point, one after the other on one checkpoint: the driver that goes on after a kill is the one that is killed next.
+    At each point, one after the other on one checkpoint: the driver that goes on after a kill is
+    the one that is killed next.
     """
     run = Pipeline(bus, tmp_path, failOnDataLoss="false")
     expected = [b"first %d" % i for i in range(DONE)]
@@ -79,7 +100,9 @@ def test_with_fail_on_data_loss_false_a_batch_of_a_queue_that_was_created_again_
             driver.kill()
             held.drop()
             gate.open()
-        anew = [b"after %s %d" % (point.name.encode(), i) for i in range(2 * bus.state("in").last_id)]
+        anew = [
+            b"after %s %d" % (point.name.encode(), i) for i in range(2 * bus.state("in").last_id)
+        ]
         bus.close("in")
         bus.create("in")
         bus.push("in", anew)

@@ -1,4 +1,6 @@
-"""A fail-over in which Redis lost acknowledged pushes, and gave their ids to other messages: found out, never skipped over."""
+"""A fail-over in which Redis lost acknowledged pushes, and gave their ids to other messages: found
+out, never skipped over.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,18 @@ class Split:
 
     def __init__(self, group: EmbeddedSentinel | EmbeddedCluster) -> None:
         clustered = isinstance(group, EmbeddedCluster)
-        self.bus = Bus(**{"redis.url": ",".join(group.urls), "redis.layout": "cluster" if clustered else "sentinel"})
+        self.bus = Bus(
+            **{
+                "redis.url": ",".join(group.urls),
+                "redis.layout": "cluster" if clustered else "sentinel",
+            }
+        )
         self.bus.create("q")
-        self.master: EmbeddedRedis = group.owner(self.bus.keys("q").metadata) if isinstance(group, EmbeddedCluster) else group.master
+        self.master: EmbeddedRedis = (
+            group.owner(self.bus.keys("q").metadata)
+            if isinstance(group, EmbeddedCluster)
+            else group.master
+        )
         self.group = group
 
     def replica(self) -> EmbeddedRedis:
@@ -30,7 +41,9 @@ class Split:
         assert isinstance(role, list)
         assert isinstance(role[2], list)
         ports = {int(each[1]) for each in role[2] if isinstance(each, list)}
-        servers = self.group.nodes if isinstance(self.group, EmbeddedCluster) else self.group.servers
+        servers = (
+            self.group.nodes if isinstance(self.group, EmbeddedCluster) else self.group.servers
+        )
         return next(server for server in servers if server.port in ports)
 
     def part(self) -> EmbeddedRedis:
@@ -48,13 +61,23 @@ class Split:
 
 @pytest.fixture
 def split(layout: str) -> Iterator[Split]:
-    # Long enough that a replica which is stopped for a moment is neither missed nor too old to be chosen.
-    with EmbeddedSentinel(down_after_ms=2500) if layout == "sentinel" else EmbeddedCluster(node_timeout_ms=3000) as group:
+    # Long enough that a replica which is stopped for a moment is neither missed nor too old to be
+    # chosen.
+    with (
+        EmbeddedSentinel(down_after_ms=2500)
+        if layout == "sentinel"
+        else EmbeddedCluster(node_timeout_ms=3000)
+    ) as group:
         yield Split(group)
 
 
-@pytest.mark.parametrize(("layout", "again", "error"), [("sentinel", 1, RedisRolledBack), ("sentinel", 5, IdsReissued), ("cluster", 5, IdsReissued)])
-def test_ids_that_a_failover_gave_to_other_messages_stop_the_query(split: Split, again: int, error: type[DataLoss]) -> None:
+@pytest.mark.parametrize(
+    ("layout", "again", "error"),
+    [("sentinel", 1, RedisRolledBack), ("sentinel", 5, IdsReissued), ("cluster", 5, IdsReissued)],
+)
+def test_ids_that_a_failover_gave_to_other_messages_stop_the_query(
+    split: Split, again: int, error: type[DataLoss]
+) -> None:
     engine = Engine({**split.bus.where, "subscribe": "q"})
     split.bus.push("q", [b"kept-%d" % n for n in range(5)])
     assert [id for _, id, _ in engine.step() or ()] == [1, 2, 3, 4, 5]

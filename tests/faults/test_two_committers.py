@@ -11,11 +11,19 @@ from tests.faults.proxy import Command, Held, Proxy
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 
 STEP_S = 4.0
-"""A committer that gets no answer for 10 s gives up; so it is let go on by one step when it has waited for so long."""
+"""A committer that gets no answer for 10 s gives up; so it is let go on by one step when it has
+waited for so long.
+"""
 
 
 def commits(command: Command) -> bool:
@@ -51,7 +59,9 @@ def test_an_orphan_and_the_next_driver_commit_one_batch_at_the_same_time_and_eac
             of_new = gate.wait()
         before = moved(of_old)
         for step in (1, 2, 3):
-            assert of_new.command.args == of_old.command.args, "both are about to move the same rows"
+            assert of_new.command.args == of_old.command.args, (
+                "both are about to move the same rows"
+            )
             of_old.release()
             of_new.release()
             of_old, of_new = gate.wait(), gate.wait()

@@ -60,18 +60,24 @@ class Served:
     async def empty(self, timeout_s: float) -> None:
         """Until the only connection is that of this request."""
         async with asyncio.timeout(timeout_s):
-            while await self.metric("busmq_federation_sockets") > 1:  # noqa: ASYNC110  # it is another process's
+            # It is another process's
+            while await self.metric("busmq_federation_sockets") > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     async def recovers(self, before: int, room: int = ROOM) -> None:
-        """Until everybody is gone and memory is back where it was, give or take a little. A server tidies up after many have left."""
+        """Until everybody is gone and memory is back where it was, give or take a little. A server
+        tidies up after many have left.
+        """
         await self.empty(60)
         for _ in range(3):
             many = await asyncio.gather(*(Raw.dial(self.port) for _ in range(60)))
             async with asyncio.timeout(60):
-                while await self.metric("busmq_federation_sockets") < 60:  # noqa: ASYNC110  # it is another process's
+                # It is another process's
+                while await self.metric("busmq_federation_sockets") < 60:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-            await asyncio.sleep(1.2)  # the server checks once a second, and none of its metrics shows that it has
+            await asyncio.sleep(
+                1.2
+            )  # the server checks once a second, and none of its metrics shows that it has
             await asyncio.gather(*(each.close() for each in many))
             await self.empty(60)
             with suppress(AssertionError):
@@ -81,14 +87,29 @@ class Served:
 
 
 @contextmanager
-def serve_process(redis_url: str, folder: Path, send_s: int = 8, in_flight_bytes: int = 131_072) -> Iterator[Served]:
+def serve_process(
+    redis_url: str, folder: Path, send_s: int = 8, in_flight_bytes: int = 131_072
+) -> Iterator[Served]:
     """Runs it, and fails if it ended, or met what it did not expect."""
-    limits = {"connections_per_address": 1000, "handshake_s": 3, "send_s": send_s, "close_s": 2, "kernel_bytes": 32_768}
+    limits = {
+        "connections_per_address": 1000,
+        "handshake_s": 3,
+        "send_s": send_s,
+        "close_s": 2,
+        "kernel_bytes": 32_768,
+    }
     limits["in_flight_bytes"] = in_flight_bytes
-    with Serving(redis_url, folder, everything(SECRET), *(f"--limit={name}={n}" for name, n in limits.items())) as server:
+    with Serving(
+        redis_url,
+        folder,
+        everything(SECRET),
+        *(f"--limit={name}={n}" for name, n in limits.items()),
+    ) as server:
         yield Served(server.process.pid, server.port)
         assert server.process.poll() is None, server.log.read_text()[-2000:]
-        assert not re.findall("(?m)^.*(?:failed|Traceback).*$", server.log.read_text()), "the server met what it did not expect"
+        assert not re.findall("(?m)^.*(?:failed|Traceback).*$", server.log.read_text()), (
+            "the server met what it did not expect"
+        )
 
 
 async def honest(port: int, name: str) -> Object:
@@ -97,7 +118,9 @@ async def honest(port: int, name: str) -> Object:
 
 
 async def work(peer: Object) -> float:
-    """How many functions this thread runs for a call of ``peer``: the median of many, since what runs now and then is for all calls together."""
+    """How many functions this thread runs for a call of ``peer``: the median of many, since what
+    runs now and then is for all calls together.
+    """
     found: list[int] = []
     for _ in range(101):
         calls = itertools.count()
@@ -154,7 +177,11 @@ async def ignorant(port: int, name: str) -> Raw:
     peer.put(make_creation("queue", name).encode())
     await raw.reader.readexactly(1)
     raw.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a transport that reads
-    line: dict[str, Any] = {"method": 0, "arguments": [{"0": "message", "1": "f"}], "callbacks": {"0": ["0", "1"]}}
+    line: dict[str, Any] = {
+        "method": 0,
+        "arguments": [{"0": "message", "1": "f"}],
+        "callbacks": {"0": ["0", "1"]},
+    }
     peer.put(json.dumps(line).encode() + b"\n")
     peer.cast("attach")
     peer.cast("consume", {"remove": False, "index": 0})

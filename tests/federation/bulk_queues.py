@@ -12,7 +12,9 @@ HOUR = QueueCreateOptions(allowed=True, ttl_s=3600)
 NEVER = FullQueueWait(0)
 
 
-def filled(store: Store, queue: str, values: list[bytes], creation: QueueCreateOptions = HOUR) -> Range:
+def filled(
+    store: Store, queue: str, values: list[bytes], creation: QueueCreateOptions = HOUR
+) -> Range:
     """A queue with these values, and the range of all of them."""
     there = store.attach([queue], creation)[queue]
     store.appender().push(queue, values, NEVER)
@@ -20,4 +22,8 @@ def filled(store: Store, queue: str, values: list[bytes], creation: QueueCreateO
 
 
 def read(store: Store, part: Range, *, strict: bool = True) -> list[tuple[int, bytes]]:
-    return [(piece.first + i, value) for piece in store.read(part, strict) for i, value in enumerate(piece.values.to_pylist())]
+    return [
+        (piece.first + i, value)
+        for piece in store.read(part, strict)
+        for i, value in enumerate(piece.values.to_pylist())
+    ]

@@ -1,4 +1,6 @@
-"""A federation server with nothing but the bulk protocol, in a thread of its own, as tests of it need it."""
+"""A federation server with nothing but the bulk protocol, in a thread of its own, as tests of it
+need it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ SECRET = "a-secret-of-the-tests"
 class Site:
     """A running server."""
 
-    def __init__(self, redis: str | RedisOptions, keyring: Keyring | None = None, limits: PeerLimits | None = None, port: int = 0) -> None:
+    def __init__(
+        self,
+        redis: str | RedisOptions,
+        keyring: Keyring | None = None,
+        limits: PeerLimits | None = None,
+        port: int = 0,
+    ) -> None:
         self._options = RedisOptions(url=redis) if isinstance(redis, str) else redis
         self._limits = limits or PeerLimits()
         self.keyring = keyring or Keyring.single(SECRET)
@@ -37,7 +45,9 @@ class Site:
         self._end: asyncio.Event
         self.bulk: FederationBulkServer
         self.connections: set[ServerConnection] = set()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),), daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete, args=(self._run(),), daemon=True
+        )
 
     @property
     def url(self) -> str:
@@ -74,7 +84,9 @@ class Site:
             if identity is None:
                 return connection.respond(http.HTTPStatus.UNAUTHORIZED, "")
             connection.identity = identity  # type: ignore[attr-defined]
-            cast(LimitedServerConnection, connection).begin_counting(self.bulk.quotas.quota_of(identity.name))
+            cast(LimitedServerConnection, connection).begin_counting(
+                self.bulk.quotas.quota_of(identity.name)
+            )
             return None
 
         async with FederationBulkServer(self._options, self._limits) as bulk:
@@ -87,16 +99,30 @@ class Site:
                 finally:
                     self.connections.discard(socket)
 
-            options: dict[str, Any] = {"compression": None, "max_size": self._limits.message_bytes, "close_timeout": 1, "logger": WIRE_LOG}
+            options: dict[str, Any] = {
+                "compression": None,
+                "max_size": self._limits.message_bytes,
+                "close_timeout": 1,
+                "logger": WIRE_LOG,
+            }
             options["create_connection"] = SocketLimiter(self._limits, lambda: None).make_socket
-            async with serve(answer, "127.0.0.1", self.port, subprotocols=[BULK_SUBPROTOCOL], process_request=knock, **options) as server:  # type: ignore[list-item]
+            async with serve(
+                answer,
+                "127.0.0.1",
+                self.port,
+                subprotocols=[BULK_SUBPROTOCOL],
+                process_request=knock,
+                **options,
+            ) as server:  # type: ignore[list-item]
                 self.port = server.sockets[0].getsockname()[1]
                 self._ready.set()
                 await self._end.wait()
 
 
 @contextmanager
-def site(redis: str | RedisOptions, keyring: Keyring | None = None, limits: PeerLimits | None = None) -> Iterator[Site]:
+def site(
+    redis: str | RedisOptions, keyring: Keyring | None = None, limits: PeerLimits | None = None
+) -> Iterator[Site]:
     made = Site(redis, keyring, limits).start()
     try:
         yield made

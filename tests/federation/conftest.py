@@ -1,4 +1,6 @@
-"""A running federation server, and what stands on both sides of one for bulk (bulk_site.py: each test file has its own, ``here``)."""
+"""A running federation server, and what stands on both sides of one for bulk (bulk_site.py: each
+test file has its own, ``here``).
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,18 @@ Serve = Callable[..., AbstractAsyncContextManager[tuple[Bus, FederationServer]]]
 
 @pytest.fixture
 def federation(redis_url: str) -> Serve:
-    """``async with federation(limits=…) as (bus, server)``: a server on the session's Redis, in the loop of the test."""
+    """``async with federation(limits=…) as (bus, server)``: a server on the session's Redis, in the
+    loop of the test.
+    """
 
     @asynccontextmanager
-    async def serve(keyring: Keyring | None = None, **settings: Any) -> AsyncIterator[tuple[Bus, FederationServer]]:
-        async with Bus(redis_url) as bus, FederationServer(bus, keyring or Keyring.single(SECRET), **settings) as server:
+    async def serve(
+        keyring: Keyring | None = None, **settings: Any
+    ) -> AsyncIterator[tuple[Bus, FederationServer]]:
+        async with (
+            Bus(redis_url) as bus,
+            FederationServer(bus, keyring or Keyring.single(SECRET), **settings) as server,
+        ):
             yield bus, server
 
     return serve

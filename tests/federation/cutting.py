@@ -1,4 +1,6 @@
-"""A man in the middle of any two ends of a TCP connection: cuts at a byte, cuts now, delays, throttles, and goes silent without closing."""
+"""A man in the middle of any two ends of a TCP connection: cuts at a byte, cuts now, delays,
+throttles, and goes silent without closing.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ _PIECE = 16 * 1024
 
 
 class Cutter:
-    """Listens on ``port``; each connection there is one to ``target``. All settings may be changed at any time."""
+    """Listens on ``port``; each connection there is one to ``target``. All settings may be changed
+    at any time.
+    """
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.down: Iterator[int] = iter(())
-        """After how many bytes from the server the next connections are cut, one after the other; when it ends they are not."""
+        """After how many bytes from the server the next connections are cut, one after the other;
+        when it ends they are not.
+        """
         self.up: Iterator[int] = iter(())
         """The same towards the server."""
         self.bytes_per_s: float | None = None
@@ -31,7 +37,9 @@ class Cutter:
         threading.Thread(target=self._accept, name="cutter", daemon=True).start()
 
     def hush(self) -> None:
-        """The present connections pass no more bytes, and neither end sees a close; later connections work."""
+        """The present connections pass no more bytes, and neither end sees a close; later
+        connections work.
+        """
         with self._lock:
             self._hushed |= self._open
 
@@ -45,7 +53,9 @@ class Cutter:
 
     def close(self) -> None:
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone leaves a thread that accepts where it is
+            self._listener.shutdown(
+                socket.SHUT_RDWR
+            )  # closing alone leaves a thread that accepts where it is
         self._listener.close()
         self.cut()
 
@@ -65,9 +75,13 @@ class Cutter:
                 with self._lock:
                     self._open |= {client, server}
                 limits = next(self.up, None), next(self.down, None)
-                threading.Thread(target=self._pass, args=(client, server, *limits), daemon=True).start()
+                threading.Thread(
+                    target=self._pass, args=(client, server, *limits), daemon=True
+                ).start()
 
-    def _pass(self, client: socket.socket, server: socket.socket, up: int | None, down: int | None) -> None:
+    def _pass(
+        self, client: socket.socket, server: socket.socket, up: int | None, down: int | None
+    ) -> None:
         """One connection, to its end."""
         with client, server:
             back = threading.Thread(target=self._pump, args=(server, client, down), daemon=True)
@@ -86,7 +100,9 @@ class Cutter:
                     continue
                 if self.delay_s or self.bytes_per_s:
                     # The fault itself: a link that is far away, or slow.
-                    time.sleep(self.delay_s + (len(data) / self.bytes_per_s if self.bytes_per_s else 0))
+                    time.sleep(
+                        self.delay_s + (len(data) / self.bytes_per_s if self.bytes_per_s else 0)
+                    )
                 if limit is not None and passed + len(data) >= limit:
                     drain.sendall(data[: limit - passed])
                     break

@@ -1,4 +1,6 @@
-"""Every operation of ``busmq.bulk.v1`` with arguments that make sense, for tests of all of them and for the table of rights."""
+"""Every operation of ``busmq.bulk.v1`` with arguments that make sense, for tests of all of them and
+for the table of rights.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ def staged_key(queue: str) -> str:
     return f"bus:queue:{queue}:stage:batch:0:0:{'0' * 16}"
 
 
-def arguments(queue: str, *, sink: str = "sink", subscription: str = "", topic: str = "", born: str = "5f") -> dict[str, list[Any]]:
+def arguments(
+    queue: str, *, sink: str = "sink", subscription: str = "", topic: str = "", born: str = "5f"
+) -> dict[str, list[Any]]:
     """The arguments of each operation, as they are in JSON."""
     key = staged_key(queue)
     staged = [[queue, 0, key, [[1, 1]], None, 0]]
@@ -59,7 +63,9 @@ def arguments(queue: str, *, sink: str = "sink", subscription: str = "", topic: 
         "discard": [staged],
         "forget": [sink, staged],
     }
-    assert {*found} == {*OPERATIONS}, "an operation without arguments here: add it, and its row in docs/federation.md"
+    assert {*found} == {*OPERATIONS}, (
+        "an operation without arguments here: add it, and its row in docs/federation.md"
+    )
     return found
 
 
@@ -72,7 +78,14 @@ def variants(queue: str, *, subscription: str = "") -> dict[str, tuple[str, list
     }
 
 
-def calls(queue: str, *, subscription: str = "", topic: str = "", born: str = "5f") -> dict[str, tuple[str, list[Any]]]:
+def calls(
+    queue: str, *, subscription: str = "", topic: str = "", born: str = "5f"
+) -> dict[str, tuple[str, list[Any]]]:
     """All of these, by what the table of rights calls them."""
-    found = {name: (name, args) for name, args in arguments(queue, subscription=subscription, topic=topic, born=born).items()}
+    found = {
+        name: (name, args)
+        for name, args in arguments(
+            queue, subscription=subscription, topic=topic, born=born
+        ).items()
+    }
     return {**found, **variants(queue, subscription=subscription)}

@@ -1,4 +1,6 @@
-"""A bus here and its federation server, with a man in the middle, and a bus of a client that has no Redis."""
+"""A bus here and its federation server, with a man in the middle, and a bus of a client that has no
+Redis.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,18 @@ class Far:
 
 
 @asynccontextmanager
-async def far(redis_url: str, keyring: Keyring | None = None, **settings: Any) -> AsyncIterator[Far]:
-    async with Bus(redis_url) as home, FederationServer(home, keyring or Keyring.single(SECRET)) as server:
+async def far(
+    redis_url: str, keyring: Keyring | None = None, **settings: Any
+) -> AsyncIterator[Far]:
+    async with (
+        Bus(redis_url) as home,
+        FederationServer(home, keyring or Keyring.single(SECRET)) as server,
+    ):
         with cutter(server.port) as man:
             url = f"ws://127.0.0.1:{man.port}/bus"
-            async with Bus(federate=url, **{"federate_secret": SECRET, "federate_sockets": 1, **settings}) as bus:
+            async with Bus(
+                federate=url, **{"federate_secret": SECRET, "federate_sockets": 1, **settings}
+            ) as bus:
                 yield Far(home, server, man, bus)
 
 

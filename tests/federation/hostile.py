@@ -1,4 +1,6 @@
-"""Input as an attacker makes it: sound samples, cut, bent and spliced. Seeded, so that what fails once fails again."""
+"""Input as an attacker makes it: sound samples, cut, bent and spliced. Seeded, so that what fails
+once fails again.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,52 @@ from collections.abc import Iterator, Sequence
 
 SEED = int(os.environ.get("BUSMQ_ABUSE_SEED", "20261121"))
 SCRAPS = [
-    *(b"[", b"]", b"{", b"}", b'"', b":", b",", b"\n", b"\0", b"\xff", b"\\", b"1", b"2", b"-", b".", b"%", b"=", b"&", b" "),
-    *(b"[" * 1200, b'{"a":' * 1200, b"1e999", b"-0", b"9" * 400, b"9" * 5000, b"NaN", b"Infinity", b"null", b"true", b"1.5", b"2147483648"),
-    *(b"\\ud800", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\xc3", b'"__proto__"', b'"constructor"', b'"0"', b'"method"', b'"callbacks"'),
+    *(
+        b"[",
+        b"]",
+        b"{",
+        b"}",
+        b'"',
+        b":",
+        b",",
+        b"\n",
+        b"\0",
+        b"\xff",
+        b"\\",
+        b"1",
+        b"2",
+        b"-",
+        b".",
+        b"%",
+        b"=",
+        b"&",
+        b" ",
+    ),
+    *(
+        b"[" * 1200,
+        b'{"a":' * 1200,
+        b"1e999",
+        b"-0",
+        b"9" * 400,
+        b"9" * 5000,
+        b"NaN",
+        b"Infinity",
+        b"null",
+        b"true",
+        b"1.5",
+        b"2147483648",
+    ),
+    *(
+        b"\\ud800",
+        b"\xed\xa0\x80",
+        b"\xf0\x9f\x98\x80",
+        b"\xc3",
+        b'"__proto__"',
+        b'"constructor"',
+        b'"0"',
+        b'"method"',
+        b'"callbacks"',
+    ),
     *(b'["0","0"]', b"[Function]", b"[Circular]", b"%00", b"%ff", b"\r\n", b"x" * 2000),
 ]
 
@@ -44,7 +89,9 @@ class Bender:
             case 1:
                 return data[:at] + bytes([int(chance.random() * 256)]) + data[at + 1 :]
             case 2 | 3:
-                return data[:at] + chance.choice(SCRAPS) + data[end if chance.random() < 0.5 else at :]
+                return (
+                    data[:at] + chance.choice(SCRAPS) + data[end if chance.random() < 0.5 else at :]
+                )
             case 4:
                 return data[:at] + data[end:]
             case 5:

@@ -1,4 +1,6 @@
-"""A web-socket client that checks nothing: it sends the bytes of a test, whole or in pieces, masked or not. Enough of RFC 6455 for that."""
+"""A web-socket client that checks nothing: it sends the bytes of a test, whole or in pieces, masked
+or not. Enough of RFC 6455 for that.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,24 @@ CHANNEL = b"0123456789abcdef"
 def request(path: str, *lines: str, host: str = "127.0.0.1") -> bytes:
     """The head of a handshake."""
     key = base64.b64encode(os.urandom(16)).decode()
-    head = [f"GET {path} HTTP/1.1", f"Host: {host}", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"]
+    head = [
+        f"GET {path} HTTP/1.1",
+        f"Host: {host}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+    ]
     return "\r\n".join([*head, f"Sec-WebSocket-Key: {key}", *lines, "", ""]).encode("latin-1")
 
 
-def frame(payload: bytes, opcode: int = BINARY, *, final: bool = True, masked: bool = True, length: int | None = None) -> bytes:
+def frame(
+    payload: bytes,
+    opcode: int = BINARY,
+    *,
+    final: bool = True,
+    masked: bool = True,
+    length: int | None = None,
+) -> bytes:
     """One frame; ``length`` lies about its size. The mask is zero: it need not hide anything."""
     size = len(payload) if length is None else length
     head = bytes([(0x80 if final else 0) | opcode])
@@ -98,7 +113,9 @@ class Raw:
 
 @asynccontextmanager
 async def all_closed() -> AsyncIterator[None]:
-    """At the end every connection made inside is closed, also when the test fails: one left open would be collected as an error of a later test."""
+    """At the end every connection made inside is closed, also when the test fails: one left open
+    would be collected as an error of a later test.
+    """
     Raw.kept = kept = []
     try:
         yield
@@ -108,7 +125,9 @@ async def all_closed() -> AsyncIterator[None]:
 
 
 class Object:
-    """An honest peer's object on a channel of its own: ``await object.call("push", "x")`` is what the callback was given."""
+    """An honest peer's object on a channel of its own: ``await object.call("push", "x")`` is what
+    the callback was given.
+    """
 
     def __init__(self, raw: Raw, channel: bytes = CHANNEL) -> None:
         self.raw, self.channel = raw, channel
@@ -145,7 +164,12 @@ class Object:
             arguments[str(len(values))] = "[Function]"
             callbacks[str(self._next)] = ["0", str(len(values))]
             self._next += 1
-        line = {"method": self.methods.index(method), "arguments": [arguments], "callbacks": callbacks, "links": []}
+        line = {
+            "method": self.methods.index(method),
+            "arguments": [arguments],
+            "callbacks": callbacks,
+            "links": [],
+        }
         self.put(json.dumps(line).encode() + b"\n")
         return self._next - 1
 

@@ -1,4 +1,6 @@
-"""Malformed handshakes, sequences and bulk calls against a live server: it stays up, and keeps nothing of them."""
+"""Malformed handshakes, sequences and bulk calls against a live server: it stays up, and keeps
+nothing of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
 from tests.conftest import Fresh
-from tests.federation.abused import PATH, ROOM, SECRET, Served, farewell, honest, push_through, works
+from tests.federation.abused import (
+    PATH,
+    ROOM,
+    SECRET,
+    Served,
+    farewell,
+    honest,
+    push_through,
+    works,
+)
 from tests.federation.conftest import Serve
 from tests.federation.every_operation import arguments
 from tests.federation.hostile import SEED, Bender
@@ -31,11 +42,13 @@ HANDSHAKES, SEQUENCES, BULKS = 500 * FACTOR, 2_000 * FACTOR, 250 * FACTOR
 MARK = b"f" * 16
 
 
-# -- handshakes ------------------------------------------------------------------------------------------------------------------------------
+# -- handshakes ------------------------------------------------------------------------------------
 
 HEADS = [
     request(PATH),
-    request("/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}"),
+    request(
+        "/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}"
+    ),
     request("/bus?secret=wrong"),
     request("/metrics"),
     request("/healthz").replace(b"Upgrade: websocket\r\n", b""),
@@ -51,7 +64,9 @@ HEADS = [
 ]
 
 
-async def test_malformed_handshakes_are_ended_and_leave_nothing(served: Served, fresh: Fresh) -> None:
+async def test_malformed_handshakes_are_ended_and_leave_nothing(
+    served: Served, fresh: Fresh
+) -> None:
     await works(served, fresh)
     before, bender = served.memory, Bender(HEADS)
     heads = bender.inputs(HANDSHAKES)
@@ -86,10 +101,12 @@ async def test_a_head_that_does_not_end_is_not_kept(federation: Serve) -> None:
         await raw.close()
 
 
-# -- sequences -------------------------------------------------------------------------------------------------------------------------------
+# -- sequences -------------------------------------------------------------------------------------
 
 
-def sequence(bender: Bender, creations: Bender, chance: random.Random, channel: bytes) -> list[bytes]:
+def sequence(
+    bender: Bender, creations: Bender, chance: random.Random, channel: bytes
+) -> list[bytes]:
     """A channel's life gone wrong, each frame of it sound: the socket survives it."""
     bodies = [creations.one(), *(bender.one() for _ in range(chance.randint(0, 3)))]
     made = [frame(channel + b"1" + (body or b"x")) for body in bodies]
@@ -122,25 +139,46 @@ BROKEN = [
 ]
 
 
-async def test_malformed_sequences_end_their_channel_or_socket_only(served: Served, fresh: Fresh) -> None:
+async def test_malformed_sequences_end_their_channel_or_socket_only(
+    served: Served, fresh: Fresh
+) -> None:
     await works(served, fresh)
     before, chance = served.memory, random.Random(SEED)
     names = [fresh("abused") for _ in range(5)]
-    creations = Bender([make_creation(kind, name).encode() for kind in METHODS_OF_TYPE for name in names], SEED)
+    creations = Bender(
+        [make_creation(kind, name).encode() for kind in METHODS_OF_TYPE for name in names], SEED
+    )
     calls = [
-        json.dumps({"method": method, "arguments": [arguments], "callbacks": {"900": ["0", "1"]}}).encode() + b"\n"
+        json.dumps(
+            {"method": method, "arguments": [arguments], "callbacks": {"900": ["0", "1"]}}
+        ).encode()
+        + b"\n"
         for method in range(21)
-        for arguments in ({"0": {"ttl": 1e400, "max": -1, "reliable": True}, "1": "f"}, {"0": "x" * 50, "1": "f"}, {"0": 2**60, "1": "f"})
+        for arguments in (
+            {"0": {"ttl": 1e400, "max": -1, "reliable": True}, "1": "f"},
+            {"0": "x" * 50, "1": "f"},
+            {"0": 2**60, "1": "f"},
+        )
     ]
-    bender, left, peer = Bender([*LINES, *calls], SEED + 1), iter(range(SEQUENCES)), await honest(served.port, names[0])
+    bender, left, peer = (
+        Bender([*LINES, *calls], SEED + 1),
+        iter(range(SEQUENCES)),
+        await honest(served.port, names[0]),
+    )
 
     answered: set[bytes] = set()
 
     async def misbehave() -> None:
         while batch := [f"{number:016d}".encode() for number in islice(left, 25)]:
             raw = await Raw.open(served.port, PATH)
-            sent = b"".join(piece for channel in batch for piece in sequence(bender, creations, chance, channel))
-            writing = asyncio.create_task(push_through(raw, sent + frame(MARK + b"1" + make_creation("pubsub", "mark").encode())))
+            sent = b"".join(
+                piece for channel in batch for piece in sequence(bender, creations, chance, channel)
+            )
+            writing = asyncio.create_task(
+                push_through(
+                    raw, sent + frame(MARK + b"1" + make_creation("pubsub", "mark").encode())
+                )
+            )
             with suppress(asyncio.IncompleteReadError):
                 while True:
                     opcode, payload = await asyncio.wait_for(raw.message(), 60)
@@ -167,10 +205,19 @@ def bulk_calls(queue: str) -> list[bytes]:
     """Sound calls of bulk, most with arguments that make sense."""
     body = frames.pack_values([b"a", b"bc" * 100])
     calls = [
-        BulkProtocolFrame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if OPERATIONS[name].has_body else b"").encode()
+        BulkProtocolFrame(
+            BulkFrameKind.CALL,
+            number,
+            {"op": name, "args": args},
+            body if OPERATIONS[name].has_body else b"",
+        ).encode()
         for number, (name, args) in enumerate(arguments(queue).items())
     ]
-    return [*calls, BulkProtocolFrame(BulkFrameKind.CREDIT, 14, 4096).encode(), BulkProtocolFrame(BulkFrameKind.CANCEL, 14).encode()]
+    return [
+        *calls,
+        BulkProtocolFrame(BulkFrameKind.CREDIT, 14, 4096).encode(),
+        BulkProtocolFrame(BulkFrameKind.CANCEL, 14).encode(),
+    ]
 
 
 async def test_malformed_bulk_ends_its_socket_at_most(served: Served, fresh: Fresh) -> None:
@@ -180,7 +227,12 @@ async def test_malformed_bulk_ends_its_socket_at_most(served: Served, fresh: Fre
 
     async def misbehave(left: Iterator[int]) -> None:
         for _ in left:
-            raw = await Raw.open(served.port, "/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}")
+            raw = await Raw.open(
+                served.port,
+                "/bus",
+                f"Authorization: Bearer {SECRET}",
+                f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}",
+            )
             for _ in range(chance.randint(1, 8)):
                 raw.send(frame(bender.one() if chance.random() < 0.6 else chance.choice(sound)))
             if chance.random() < 0.1:
@@ -188,7 +240,12 @@ async def test_malformed_bulk_ends_its_socket_at_most(served: Served, fresh: Fre
             await farewell(raw)
             await raw.close()
 
-    for room in (4 * ROOM, 2 * ROOM):  # what comes with the first half stays: Arrow's library, the threads and a heap for each; more does not come
+    for room in (
+        4 * ROOM,
+        2 * ROOM,
+        # What comes with the first half stays: Arrow's library, the threads and a heap for each;
+        # more does not come
+    ):
         before, left = served.memory, iter(range(BULKS // 2))
         async with asyncio.TaskGroup() as group:
             for _ in range(8):

@@ -1,4 +1,6 @@
-"""What strangers send first meets the codecs: mutated and truncated inputs (in ``make soak`` a million) raise ProtocolError or are read."""
+"""What strangers send first meets the codecs: mutated and truncated inputs (in ``make soak`` a
+million) raise ProtocolError or are read.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,30 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
-from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, HandshakeAcceptance, WebSocketHandshakePolicy, decide_handshake
+from busmq_spark.federation.gate.handshake import (
+    BULK_SUBPROTOCOL,
+    HandshakeAcceptance,
+    WebSocketHandshakePolicy,
+    decide_handshake,
+)
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreationMessage, make_creation
+from busmq_spark.federation.npm_wire.creation_message import (
+    METHODS_OF_TYPE,
+    ObjectCreationMessage,
+    make_creation,
+)
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
 from busmq_spark.federation.npm_wire.mux import MuxPacket
 from tests.federation.hostile import Bender
 from tests.support import FACTOR
 
 SECRET = "a-secret-of-some-length"
-RING = Keyring({"all": (SECRET, Grants.all_allowed()), "other": ("another-secret-of-some-length", Grants.all_allowed())})
+RING = Keyring(
+    {
+        "all": (SECRET, Grants.all_allowed()),
+        "other": ("another-secret-of-some-length", Grants.all_allowed()),
+    }
+)
 POLICY = WebSocketHandshakePolicy(RING, origins=("https://app.example.com",))
 TOKEN = RING.sign("all", 3600, {"read": ["orders-*"]})
 
@@ -30,7 +46,10 @@ LINES = [
     b'{"method":13,"arguments":[{"0":"hello","1":"[Function]"}],"callbacks":{"6":["0","1"]},"links":[]}\n',
     b'{"method":0,"arguments":[{"0":"message","1":"[Function]"}],"callbacks":{"1":["0","1"]},"links":[]}\n',
     b'{"method":"methods","arguments":[{"on":"[Function]"}],"callbacks":{"0":["0","on"]},"links":[{"from":["0"],"to":["0","on"]}]}\n',
-    b'{"method":3,"arguments":["\xc5\xbelut\xc3\xbd \xf0\x9f\x98\x80",1,null,[1.5,{"a":[true]}]],"callbacks":{},"links":[]}\n',
+    (
+        b'{"method":3,"arguments":["\xc5\xbelut\xc3\xbd'
+        b' \xf0\x9f\x98\x80",1,null,[1.5,{"a":[true]}]],"callbacks":{},"links":[]}\n'
+    ),
     b'{"method":"cull","arguments":[3]}\n',
     b'{"method":18,"arguments":[{"0":{"reliable":true,"max":5,"throttle":"[Function]"}}],"callbacks":{"9":["0","0","throttle"]},"links":[]}\n',
 ]
@@ -42,7 +61,9 @@ CREATIONS = [
     make_creation("service", "sums").encode(),
     ObjectCreationMessage("service", METHODS_OF_TYPE["service"], None).encode(),
 ]
-PACKETS = [MuxPacket("0123456789abcdef", body).encode() for body in (*LINES, *CREATIONS, None, b"ready")]
+PACKETS = [
+    MuxPacket("0123456789abcdef", body).encode() for body in (*LINES, *CREATIONS, None, b"ready")
+]
 REQUESTS = [
     f"/bus?secret={SECRET}",
     f"/bus?secret={TOKEN}\nOrigin: https://app.example.com",
@@ -55,13 +76,29 @@ BULK_SCHEMA = frames.rows_schema(pa.array([b"x"]))
 FRAMES = [
     BulkProtocolFrame(BulkFrameKind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
     BulkProtocolFrame(
-        BulkFrameKind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, frames.pack_values([b"a", b"bc"])
+        BulkFrameKind.CALL,
+        2,
+        {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]},
+        frames.pack_values([b"a", b"bc"]),
     ).encode(),
-    BulkProtocolFrame(BulkFrameKind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
-    BulkProtocolFrame(BulkFrameKind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
+    BulkProtocolFrame(
+        BulkFrameKind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}
+    ).encode(),
+    BulkProtocolFrame(
+        BulkFrameKind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}
+    ).encode(),
     BulkProtocolFrame(BulkFrameKind.REPLY, 1, [1, False, 1000]).encode(),
-    BulkProtocolFrame(BulkFrameKind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
-    BulkProtocolFrame(BulkFrameKind.ROWS, 1, {"first": 1}, frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
+    BulkProtocolFrame(
+        BulkFrameKind.ERROR,
+        1,
+        {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"},
+    ).encode(),
+    BulkProtocolFrame(
+        BulkFrameKind.ROWS,
+        1,
+        {"first": 1},
+        frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes(),
+    ).encode(),
     BulkProtocolFrame(BulkFrameKind.CREDIT, 1, 4096).encode(),
 ]
 
@@ -108,7 +145,11 @@ def read_token(data: bytes) -> None:
 
 def read_bulk(data: bytes) -> None:
     found = frames.decode_frame(data)
-    if found.kind is BulkFrameKind.CALL and isinstance(found.head, dict) and (operation := OPERATIONS.get(str(found.head.get("op")))):
+    if (
+        found.kind is BulkFrameKind.CALL
+        and isinstance(found.head, dict)
+        and (operation := OPERATIONS.get(str(found.head.get("op"))))
+    ):
         operation.decode_arguments(found.head.get("args"))
         frames.unpack_values(found.body)
     elif found.kind is BulkFrameKind.REPLY:
@@ -136,8 +177,12 @@ def test_the_shares_add_up() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("read", "samples", "share"), CODECS, ids=lambda value: getattr(value, "__name__", ""))
-def test_nothing_but_a_protocol_error_comes_out(read: Callable[[bytes], None], samples: list[bytes], share: float) -> None:
+@pytest.mark.parametrize(
+    ("read", "samples", "share"), CODECS, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_nothing_but_a_protocol_error_comes_out(
+    read: Callable[[bytes], None], samples: list[bytes], share: float
+) -> None:
     refused, count = 0, round(IN_ALL * share)
     for data in Bender(samples).inputs(count):
         try:
@@ -146,4 +191,6 @@ def test_nothing_but_a_protocol_error_comes_out(read: Callable[[bytes], None], s
             refused += 1
         except Exception as error:
             raise AssertionError(f"{read.__name__} raised {error!r} for {data[:300]!r}") from error
-    assert read in (read_request, read_token) or count / 4 < refused < count * 0.95, "too few or too many are sound for this to show anything"
+    assert read in (read_request, read_token) or count / 4 < refused < count * 0.95, (
+        "too few or too many are sound for this to show anything"
+    )

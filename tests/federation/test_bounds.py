@@ -22,8 +22,13 @@ from tests.federation.test_pressure import BIG
 from tests.federation.tools import SECRET, Wire
 
 
-async def test_listeners_are_bounded_for_all_of_a_secret_and_those_of_events_that_never_come_are_not_kept(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(listeners_per_secret=3)) as (_, server), Wire(server) as wire:
+async def test_listeners_of_a_secret_are_bounded_and_those_of_unknown_events_not_kept(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(listeners_per_secret=3)) as (_, server),
+        Wire(server) as wire,
+    ):
         first, second = await wire.open("queue", fresh()), await wire.open("queue", fresh())
         await first.listen("message", "error", "nonsense", *"abcdef")
         await second.listen("message")
@@ -43,7 +48,9 @@ async def test_listeners_are_bounded_for_all_of_a_secret_and_those_of_events_tha
         assert connection.quota.listeners == 0
 
 
-async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connection(federation: Serve, fresh: Fresh) -> None:
+async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connection(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         queues = [await wire.open("queue", fresh()) for _ in range(6)]
         [connection] = server._connections
@@ -64,9 +71,16 @@ async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connectio
         assert connection.deferred_bytes == 0
 
 
-async def test_consuming_goes_on_when_redis_may_write_again_and_the_peer_has_had_the_error(fresh: Fresh) -> None:
+async def test_consuming_goes_on_when_redis_may_write_again_and_the_peer_has_had_the_error(
+    fresh: Fresh,
+) -> None:
     with EmbeddedRedis() as redis:
-        async with Bus(redis.url) as bus, bus.queue(fresh()) as stored, FederationServer(bus, Keyring.single(SECRET)) as server, Wire(server) as wire:
+        async with (
+            Bus(redis.url) as bus,
+            bus.queue(fresh()) as stored,
+            FederationServer(bus, Keyring.single(SECRET)) as server,
+            Wire(server) as wire,
+        ):
             await stored.push("kept")
             queue = await wire.open("queue", stored.name)
             await queue.listen("message", "error", "consuming")
@@ -80,7 +94,9 @@ async def test_consuming_goes_on_when_redis_may_write_again_and_the_peer_has_had
             assert queue.heard == [("consuming", [True])]
 
 
-async def test_consuming_that_fails_for_good_says_that_it_has_ended(federation: Serve, fresh: Fresh, redis_url: str) -> None:
+async def test_consuming_that_fails_for_good_says_that_it_has_ended(
+    federation: Serve, fresh: Fresh, redis_url: str
+) -> None:
     async with federation() as (_, server), Wire(server) as wire, Bus(redis_url) as other:
         queue = await wire.open("queue", fresh())
         await queue.listen("error", "consuming")
@@ -107,24 +123,34 @@ async def test_numbers_without_end_are_no_numbers(federation: Serve, fresh: Fres
         queue = await wire.open("queue", fresh())
         for value in (b"1e999", b"-1e999"):
             await wire.send(
-                queue.channel, b'{"method":"attach","arguments":[{"0":{"ttl":%b},"1":"[Function]"}],"callbacks":{"7":["0","1"]}}\n' % value
+                queue.channel,
+                b'{"method":"attach","arguments":[{"0":{"ttl":%b},"1":"[Function]"}],"callbacks":{"7":["0","1"]}}\n'
+                % value,
             )
             assert b"BUSMQ_CONFIG" in (await wire.next(queue.channel) or b"")
         assert await queue.call("isAttached") == [False]
 
 
-async def test_a_service_whose_requests_would_be_the_replies_of_another_is_refused(federation: Serve, fresh: Fresh) -> None:
+async def test_a_service_whose_requests_would_be_the_replies_of_another_is_refused(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         service = await wire.open("service", f"{fresh()}:replyTo:0123456789abcdef")
         for method in ("serve", "connect"):
             assert (await service.call(method))[0]["code"] == "BUSMQ_CONFIG"
-        assert await (await wire.open("service", f"{fresh()}:replyTo:me")).call("isServing") == [False]
+        assert await (await wire.open("service", f"{fresh()}:replyTo:me")).call("isServing") == [
+            False
+        ]
 
 
-async def test_text_messages_are_read_as_npms_server_reads_them(federation: Serve, fresh: Fresh) -> None:
+async def test_text_messages_are_read_as_npms_server_reads_them(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         channel, name = wire.channel(), fresh("é")
-        await wire.socket.send(MuxPacket(channel, make_creation("queue", name).encode()).encode().decode())
+        await wire.socket.send(
+            MuxPacket(channel, make_creation("queue", name).encode()).encode().decode()
+        )
         assert await wire.next(channel) == b"ready"
         [connection] = server._connections
         [session] = connection._sessions.values()
@@ -132,7 +158,9 @@ async def test_text_messages_are_read_as_npms_server_reads_them(federation: Serv
         assert session._object.name == name
 
 
-async def test_a_second_reliable_reader_of_a_channel_gets_a_notice_and_is_admitted_when_the_first_one_ends(federation: Serve, fresh: Fresh) -> None:
+async def test_a_second_reliable_reader_of_a_channel_is_told_and_admitted_when_the_first_ends(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (bus, server), Wire(server) as wire:
         chat = await wire.open("channel", fresh())
         await chat.listen("connect", "error")
@@ -148,19 +176,29 @@ async def test_a_second_reliable_reader_of_a_channel_gets_a_notice_and_is_admitt
             assert await chat.call("isAttached") == [True]
 
 
-async def test_a_persisted_object_that_is_too_large_is_refused_before_it_is_loaded(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(message_bytes=1_000_000)) as (bus, server), Wire(server) as wire:
+async def test_a_persisted_object_that_is_too_large_is_refused_before_it_is_loaded(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(message_bytes=1_000_000)) as (bus, server),
+        Wire(server) as wire,
+    ):
         name = fresh()
         key = f"bus:persisted:{name}"
         thing = await wire.open("persistify", name, {}, ["a"])
         for number in range(8):
-            assert (await thing.call("pwrite", key, {f"f{number}": "x" * 200_000}))[:2] == [None, "OK"]
+            assert (await thing.call("pwrite", key, {f"f{number}": "x" * 200_000}))[:2] == [
+                None,
+                "OK",
+            ]
         link = bus.servers.commands[0]
         before = await link.execute(command("INFO", "stats"))
         refusal = (await thing.call("pread", key))[0]
         after = await link.execute(command("INFO", "stats"))
         assert refusal["code"] == "BUSMQ_MESSAGE_REFUSED"
-        sent = [int(re.findall(rb"total_net_output_bytes:(\d+)", text)[0]) for text in (before, after)]
+        sent = [
+            int(re.findall(rb"total_net_output_bytes:(\d+)", text)[0]) for text in (before, after)
+        ]
         assert sent[1] - sent[0] < 100_000
         await link.execute(command("HDEL", key, *(f"f{number}" for number in range(4))))
         assert {*(await thing.call("pread", key))[1]} == {f"f{number}" for number in range(4, 8)}

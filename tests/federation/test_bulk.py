@@ -1,4 +1,6 @@
-"""The bytes of ``busmq.bulk.v1``: frames, operations and errors as values, and whatever else may come."""
+"""The bytes of ``busmq.bulk.v1``: frames, operations and errors as values, and whatever else may
+come.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,23 @@ from busmq_spark.core.reader_operations import AckResult, QueueState
 from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
-from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, UnknownRemoteError, WireFormatError
+from busmq_spark.errors import (
+    BusError,
+    FederationRefused,
+    QueueFlushed,
+    QueueFull,
+    UnknownRemoteError,
+    WireFormatError,
+)
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
-from busmq_spark.federation.bulk.operations import OPERATIONS, RpcTarget, ServerHello, decode_error, encode_error
+from busmq_spark.federation.bulk.operations import (
+    OPERATIONS,
+    RpcTarget,
+    ServerHello,
+    decode_error,
+    encode_error,
+)
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import _BulkSession
 from busmq_spark.federation.bulk.store import FederationBulkStore
@@ -41,9 +56,20 @@ JSON = st.recursive(
     max_leaves=12,
 )
 VALUES = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
-STAGED = st.builds(StagedList, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE, WHOLE)
+STAGED = st.builds(
+    StagedList,
+    TEXT,
+    WHOLE,
+    TEXT,
+    st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple),
+    st.none() | WHOLE,
+    WHOLE,
+)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)
-RUN, RANGE = st.builds(SinkRun, TEXT, WHOLE, NAMES), st.builds(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
+RUN, RANGE = (
+    st.builds(SinkRun, TEXT, WHOLE, NAMES),
+    st.builds(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE),
+)
 STATE = st.builds(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, WHOLE)
 
 
@@ -101,11 +127,15 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "states": by_queue(STATE),
     "counters": st.lists(st.none() | st.binary(max_size=20)).map(tuple),
     "note_times": by_queue(WHOLE),
-    "times": by_queue(st.builds(TimesOfIds, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple))),
+    "times": by_queue(
+        st.builds(TimesOfIds, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple))
+    ),
     "find_times": by_queue(st.builds(TimeLookupResult, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),
-    "traces": st.builds(LossCauseEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
+    "traces": st.builds(
+        LossCauseEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()
+    ),
     "wait": st.booleans(),
     "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),
@@ -121,11 +151,18 @@ def through(head: Any) -> Any:
     return frames.decode_frame(BulkProtocolFrame(BulkFrameKind.CALL, 1, head).encode()).head
 
 
-# -- frames ------------------------------------------------------------------------------------------------------------------------------------
+# -- frames ----------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(BulkFrameKind), st.integers(0, frames.MAX_CALL_ID), JSON, st.binary(max_size=100))
-def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any, body: bytes) -> None:
+@given(
+    st.sampled_from(BulkFrameKind),
+    st.integers(0, frames.MAX_CALL_ID),
+    JSON,
+    st.binary(max_size=100),
+)
+def test_a_frame_comes_through_as_it_was(
+    kind: BulkFrameKind, id: int, head: Any, body: bytes
+) -> None:
     message = BulkProtocolFrame(kind, id, head, body).encode()
     found = frames.decode_frame(message)
     assert (found.kind, found.id, found.head, bytes(found.body)) == (kind, id, head, body)
@@ -134,10 +171,17 @@ def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any
 
 @pytest.mark.parametrize("case", GOLDEN["frames"], ids=lambda case: case["name"])
 def test_frames_are_those_of_the_golden_file(case: dict[str, Any]) -> None:
-    frame = BulkProtocolFrame(BulkFrameKind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
+    frame = BulkProtocolFrame(
+        BulkFrameKind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"])
+    )
     assert frame.encode().hex() == case["message"]
     found = frames.decode_frame(bytes.fromhex(case["message"]))
-    assert (found.kind, found.id, found.head, bytes(found.body)) == (frame.kind, frame.id, frame.head, frame.body)
+    assert (found.kind, found.id, found.head, bytes(found.body)) == (
+        frame.kind,
+        frame.id,
+        frame.head,
+        frame.body,
+    )
 
 
 @given(VALUES)
@@ -151,24 +195,36 @@ def test_values_to_store_are_packed_as_in_the_golden_file() -> None:
 
 
 @given(VALUES, st.booleans())
-def test_rows_come_through_and_use_the_memory_of_the_message(values: list[bytes], wide: bool) -> None:
+def test_rows_come_through_and_use_the_memory_of_the_message(
+    values: list[bytes], wide: bool
+) -> None:
     array = pa.array(values, pa.large_binary() if wide else pa.binary())
-    message = BulkProtocolFrame(BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
+    message = BulkProtocolFrame(
+        BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))
+    ).encode()
     body = frames.decode_frame(message).body
-    found = frames.decode_rows(body, frames.decode_schema(memoryview(frames.encode_schema(frames.rows_schema(array)))))
+    found = frames.decode_rows(
+        body, frames.decode_schema(memoryview(frames.encode_schema(frames.rows_schema(array))))
+    )
     assert found.to_pylist() == values
     assert found.type == array.type
     lies = pa.py_buffer(body).address
-    assert all(lies <= buffer.address < lies + len(body) for buffer in found.buffers() if buffer is not None and buffer.size)
+    assert all(
+        lies <= buffer.address < lies + len(body)
+        for buffer in found.buffers()
+        if buffer is not None and buffer.size
+    )
 
 
 def test_rows_and_schema_of_the_golden_file_are_still_read() -> None:
     rows = GOLDEN["rows"]
     schema = frames.decode_schema(bytes.fromhex(rows["schema"]))
-    assert frames.decode_rows(bytes.fromhex(rows["batch"]), schema).to_pylist() == [value.encode() for value in rows["values"]]
+    assert frames.decode_rows(bytes.fromhex(rows["batch"]), schema).to_pylist() == [
+        value.encode() for value in rows["values"]
+    ]
 
 
-# -- what is wrong -----------------------------------------------------------------------------------------------------------------------------
+# -- what is wrong ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=500)
@@ -184,7 +240,9 @@ def test_any_bytes_are_a_frame_or_a_wire_error(data: bytes) -> None:
 
 @settings(max_examples=500)
 @given(VALUES, st.data())
-def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], data: st.DataObject) -> None:
+def test_a_damaged_record_batch_is_rows_or_a_wire_error(
+    values: list[bytes], data: st.DataObject
+) -> None:
     array = pa.array(values, pa.binary())
     damaged = bytearray(frames.encode_rows(array).to_pybytes())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -205,7 +263,12 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
         (b"\x01\0\0\0\0\x03\0\0\0NaN", "no JSON"),
         (b"\x01\0\0\0\0\x03\0\0\x001.5", "no JSON"),
         (b"\x01\0\0\0\0\x02\0\0\0\xff\xff", "no JSON"),
-        (BulkProtocolFrame(BulkFrameKind.CALL, 1, 0).encode_head()[:5] + b"\x40\x9c\0\0" + b"[" * 40_000, "no JSON"),
+        (
+            BulkProtocolFrame(BulkFrameKind.CALL, 1, 0).encode_head()[:5]
+            + b"\x40\x9c\0\0"
+            + b"[" * 40_000,
+            "no JSON",
+        ),
     ],
 )
 def test_a_message_that_is_no_frame_is_recognized(message: Any, found: str) -> None:
@@ -213,7 +276,16 @@ def test_a_message_that_is_no_frame_is_recognized(message: Any, found: str) -> N
         frames.decode_frame(message)
 
 
-@pytest.mark.parametrize("body", [b"", b"\0\0\0\0", b"\xff\xff\xff\xff\0\0\0\0", b"\x01\0\0\0\x05\0\0\0abc", b"\x01\0\0\0\x01\0\0\0abc"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff\0\0\0\0",
+        b"\x01\0\0\0\x05\0\0\0abc",
+        b"\x01\0\0\0\x01\0\0\0abc",
+    ],
+)
 def test_values_whose_lengths_do_not_add_up_are_refused(body: bytes) -> None:
     with pytest.raises(WireFormatError):
         frames.unpack_values(body)
@@ -231,12 +303,18 @@ def test_rows_that_point_beyond_their_message_are_refused(last: int) -> None:
     body, borders = frames.encode_rows(array).to_pybytes(), struct.pack("<iii", 0, 4, 8)
     assert body.count(borders) == 1
     with pytest.raises(WireFormatError):
-        frames.decode_rows(body.replace(borders, struct.pack("<iii", 0, 4, last)), frames.rows_schema(array))
+        frames.decode_rows(
+            body.replace(borders, struct.pack("<iii", 0, 4, last)), frames.rows_schema(array)
+        )
 
 
-def test_rows_that_are_compressed_are_refused_before_they_are_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_compressed_are_refused_before_they_are_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     narrow = frames.rows_schema(pa.array([b""], pa.binary()))
-    packed = bulk_compressed(pa.RecordBatch.from_arrays([pa.array([bytes(50_000_000)], pa.binary())], schema=narrow))
+    packed = bulk_compressed(
+        pa.RecordBatch.from_arrays([pa.array([bytes(50_000_000)], pa.binary())], schema=narrow)
+    )
     assert len(packed) < 1_000_000
     monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("it was unpacked"))
     with pytest.raises(WireFormatError, match="not compressed"):
@@ -249,14 +327,20 @@ def test_rows_that_are_compressed_or_null_are_refused() -> None:
     packed = bulk_compressed(batch)
     with pytest.raises(WireFormatError, match="not compressed"):
         frames.decode_rows(packed, narrow)
-    null = pa.RecordBatch.from_arrays([pa.array([None, b"1"], pa.binary())], ["value"]).serialize().to_pybytes()
+    null = (
+        pa.RecordBatch.from_arrays([pa.array([None, b"1"], pa.binary())], ["value"])
+        .serialize()
+        .to_pybytes()
+    )
     with pytest.raises(WireFormatError):
         frames.decode_rows(null, narrow)
 
 
 def bulk_compressed(batch: Any) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+    with pa.ipc.new_stream(
+        sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
+    ) as writer:
         writer.write_batch(batch)
     reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
     reader.read_next_message()
@@ -264,7 +348,7 @@ def bulk_compressed(batch: Any) -> bytes:
     return found
 
 
-# -- operations --------------------------------------------------------------------------------------------------------------------------------
+# -- operations ------------------------------------------------------------------------------------
 
 
 def test_every_operation_is_tried_here() -> None:
@@ -277,10 +361,33 @@ SERVERS = {
     RpcTarget.PEER: (BulkRpcHandler, "{}"),
     **dict.fromkeys((RpcTarget.SESSION, RpcTarget.CONCURRENT), (_BulkSession, "_{}")),
 }
-"""Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""
-PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
-OTHERS = {"hello", "listen", "wait", "stage", "push", "push_from", "take_commands", "event_queues", "subscribe_events", "ends", "trim"}
-OTHERS |= {"spans", "positions", "read_with_spans"}  # what source and sink do not ask, or in other words
+"""Who serves, and how the method of an operation is called there. One beside the others is given
+the call's id, too.
+"""
+PROTOCOL = {
+    name
+    for store in (ReadStore, WriteStore)
+    for name, found in vars(store).items()
+    if isfunction(found) and not name.startswith("_")
+}
+OTHERS = {
+    "hello",
+    "listen",
+    "wait",
+    "stage",
+    "push",
+    "push_from",
+    "take_commands",
+    "event_queues",
+    "subscribe_events",
+    "ends",
+    "trim",
+}
+OTHERS |= {
+    "spans",
+    "positions",
+    "read_with_spans",
+}  # what source and sink do not ask, or in other words
 LOCAL = {"keys", "locate", "topic_queues", "appender", "commit_many", "truncate", "close"}
 """What the client answers itself, or with other operations."""
 
@@ -289,8 +396,15 @@ LOCAL = {"keys", "locate", "topic_queues", "appender", "commit_many", "truncate"
 def test_an_operation_that_is_declared_is_served(name: str) -> None:
     operation = OPERATIONS[name]
     served, spelling = SERVERS[operation.served_by]
-    given = [None, *([1] if operation.served_by is RpcTarget.CONCURRENT else []), *ARGUMENTS[name], *([[b""]] if operation.has_body else [])]
-    signature(getattr(served, spelling.format(name))).bind(*given)  # raises TypeError where it takes others
+    given = [
+        None,
+        *([1] if operation.served_by is RpcTarget.CONCURRENT else []),
+        *ARGUMENTS[name],
+        *([[b""]] if operation.has_body else []),
+    ]
+    signature(getattr(served, spelling.format(name))).bind(
+        *given
+    )  # raises TypeError where it takes others
 
 
 def test_what_source_and_sink_ask_is_an_operation_and_passed_on() -> None:
@@ -298,9 +412,13 @@ def test_what_source_and_sink_ask_is_an_operation_and_passed_on() -> None:
     assert {*OPERATIONS} - PROTOCOL == OTHERS
     for name in PROTOCOL:
         wanted = getattr(ReadStore if hasattr(ReadStore, name) else WriteStore, name)
-        assert [*signature(getattr(FederationBulkStore, name)).parameters] == [*signature(wanted).parameters]
+        assert [*signature(getattr(FederationBulkStore, name)).parameters] == [
+            *signature(wanted).parameters
+        ]
         if hasattr(ReadStore, name):
-            assert [*signature(getattr(MultiSourceStore, name)).parameters] == [*signature(wanted).parameters]
+            assert [*signature(getattr(MultiSourceStore, name)).parameters] == [
+                *signature(wanted).parameters
+            ]
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -349,11 +467,15 @@ def test_arguments_of_the_wrong_type_are_an_error(name: str, head: Any) -> None:
         OPERATIONS[name].decode_arguments(head)
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def known() -> list[type[BusError]]:
-    return [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, BusError)]
+    return [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, BusError)
+    ]
 
 
 def test_an_error_of_the_server_is_the_same_error_at_the_client() -> None:
@@ -376,7 +498,9 @@ def test_where_the_servers_redis_is_stays_with_the_server() -> None:
     found = decode_error(through(encode_error(error)), "ws://there")
     assert type(found) is errors.LinkLost
     assert "10.0.0.7" not in json.dumps(encode_error(error))
-    refused = decode_error(through(encode_error(FederationRefused(url="", reason="no"))), "ws://there")
+    refused = decode_error(
+        through(encode_error(FederationRefused(url="", reason="no"))), "ws://there"
+    )
     assert "ws://there" in str(refused)
 
 
@@ -393,7 +517,14 @@ def test_an_error_of_a_later_version_is_a_remote_error() -> None:
 
 
 @given(
-    JSON | st.fixed_dictionaries({"code": st.sampled_from([cls.code for cls in known()]), "details": st.dictionaries(st.text(), JSON), "text": JSON})
+    JSON
+    | st.fixed_dictionaries(
+        {
+            "code": st.sampled_from([cls.code for cls in known()]),
+            "details": st.dictionaries(st.text(), JSON),
+            "text": JSON,
+        }
+    )
 )
 def test_any_head_of_an_error_is_an_error_or_a_wire_error(head: Any) -> None:
     with suppress(WireFormatError):

@@ -1,4 +1,6 @@
-"""Broken links between a federated store and its server: nothing is lost, repeated or out of order, whatever is cut and when."""
+"""Broken links between a federated store and its server: nothing is lost, repeated or out of order,
+whatever is cut and when.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,18 @@ def proxy(here: Site) -> Iterator[Cutter]:
 
 @pytest.fixture
 def store(here: Site, proxy: Cutter) -> Iterator[FederationBulkStore]:
-    """Patient: a link that lives for less than a call needs fails many times in a row, by chance, which is not what is tested."""
+    """Patient: a link that lives for less than a call needs fails many times in a row, by chance,
+    which is not what is tested.
+    """
     made = FederationBulkStore(here.address(port=proxy.port, patience_s=PATIENCE_S))
     yield made
     made.close()
 
 
 def short_lives(least: int, most: int) -> Iterator[int]:
-    """After how many bytes (``most`` excluded) each connection is cut, without end; the same in every run."""
+    """After how many bytes (``most`` excluded) each connection is cut, without end; the same in
+    every run.
+    """
     chance = random.Random(SEED + most)
     return iter(lambda: chance.randrange(least, most), None)
 
@@ -72,7 +78,9 @@ def test_a_range_comes_whole_and_in_order_wherever_the_link_is_cut(
         assert proxy.connections >= before + 2
 
 
-def test_a_range_comes_whole_although_no_link_lives_for_long(store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
+def test_a_range_comes_whole_although_no_link_lives_for_long(
+    store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh
+) -> None:
     values = [b"%d" % i + b"x" * (i % 300) for i in range(30_000)]
     part = filled(direct, fresh(), values)
     proxy.down = short_lives(0, 700_000)
@@ -103,13 +111,20 @@ def test_staged_commits_lose_and_repeat_nothing_although_no_link_lives_for_long(
     assert direct.states({queue: -1})[queue].count == len(expected)
 
 
-def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
+def test_at_least_once_pushes_lose_nothing_and_keep_their_order(
+    store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh
+) -> None:
     queue = fresh()
     part = filled(direct, queue, [b"0"])
     store.keys(queue)
-    proxy.up, proxy.down = short_lives(0, 500_000), short_lives(200, 1_000)  # a piece needs 215,000 and 290 of them
+    proxy.up, proxy.down = (
+        short_lives(0, 500_000),
+        short_lives(200, 1_000),
+    )  # a piece needs 215,000 and 290 of them
     proxy.cut()
-    store.appender().push(queue, [b"%d" % i + b" " * 100 for i in range(1, 20_000)], FullQueueWait(0))
+    store.appender().push(
+        queue, [b"%d" % i + b" " * 100 for i in range(1, 20_000)], FullQueueWait(0)
+    )
     given = direct.states({queue: -1})[queue].last_id
     numbers = [int(value) for _, value in read(direct, part._replace(last=given))]
     firsts = {number: place for place, number in reversed(list(enumerate(numbers)))}
@@ -117,7 +132,9 @@ def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: Federatio
     assert proxy.connections > 5
 
 
-def test_a_slow_link_only_takes_longer(store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
+def test_a_slow_link_only_takes_longer(
+    store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh
+) -> None:
     part = filled(direct, fresh(), [b"%d" % i for i in range(3000)])
     proxy.delay_s = 0.02
     assert len(read(store, part)) == 3000
@@ -125,7 +142,11 @@ def test_a_slow_link_only_takes_longer(store: FederationBulkStore, direct: Redis
 
 
 def test_a_link_that_goes_silent_is_noticed_and_replaced(
-    store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    store: FederationBulkStore,
+    direct: RedisStore,
+    proxy: Cutter,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bulk_socket, "PING_AFTER_SILENCE_S", 1.0)
     values = [b"%d" % i + b"x" * 1000 for i in range(20_000)]
@@ -167,7 +188,9 @@ def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again
 def test_a_server_that_stays_away_is_an_error_that_says_where(here: Site) -> None:
     port = lasting_port()
     store = FederationBulkStore(here.address(port=port, patience_s=0.3))
-    with pytest.raises(FederationLost, match=rf"cannot reach the federation server at ws://127\.0\.0\.1:{port}/bus") as caught:
+    with pytest.raises(
+        FederationLost, match=rf"cannot reach the federation server at ws://127\.0\.0\.1:{port}/bus"
+    ) as caught:
         store.states({"q": -1})
     assert isinstance(caught.value, LinkLost)
     assert caught.value.retriable
@@ -182,7 +205,9 @@ def test_a_link_that_broke_between_calls_is_replaced_before_anything_is_sent(
     store.attach([queue], HOUR)
     proxy.cut()
     assert store._link._socket is not None
-    arrived, _, _ = select.select([store._link._socket._socket], [], [], PATIENCE_S)  # before it has, the push below might be repeated
+    arrived, _, _ = select.select(
+        [store._link._socket._socket], [], [], PATIENCE_S
+    )  # before it has, the push below might be repeated
     assert arrived
     store.appender().push(queue, [b"1"], FullQueueWait(0))
     assert store.states({queue: -1})[queue].last_id == 1
@@ -197,11 +222,15 @@ def test_a_read_ends_at_the_server_when_the_client_goes_away(
     next(rows)
     [ours] = here.call(lambda: here.connections - before)
     proxy.cut()
-    wait_until(lambda: here.call(lambda: ours not in here.connections), what="the server has given it up")
+    wait_until(
+        lambda: here.call(lambda: ours not in here.connections), what="the server has given it up"
+    )
     assert sum(len(piece.values) for piece in rows) > 0  # and the client goes on, on a new one
 
 
-def test_frames_of_a_read_that_was_left_are_not_taken_for_those_of_the_next(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_frames_of_a_read_that_was_left_are_not_taken_for_those_of_the_next(
+    store: FederationBulkStore, direct: RedisStore, fresh: Fresh
+) -> None:
     one = filled(direct, fresh(), [b"1" * 1000] * 20_000)
     two = filled(direct, fresh(), [b"2" * 1000] * 20_000)
     left, kept = store.read(one, True), store.read(two, True)
@@ -217,7 +246,11 @@ def test_a_server_that_skips_or_repeats_ids_is_refused(
     part = filled(direct, fresh(), [b"1"] * 3000)
     plain = RangeReadFrameProducer.next_frame
     monkeypatch.setattr(
-        RangeReadFrameProducer, "next_frame", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1})
+        RangeReadFrameProducer,
+        "next_frame",
+        lambda bodies: (
+            (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1})
+        ),
     )
     with pytest.raises(WireFormatError, match=r"rows from id 2; expected ids 1\.\.3000"):
         read(store, part)

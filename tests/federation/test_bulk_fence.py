@@ -1,4 +1,6 @@
-"""A call that outlives its connection: its client repeats it on a new one, and must not meet the old one there."""
+"""A call that outlives its connection: its client repeats it on a new one, and must not meet the
+old one there.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ class Held:
     """Pushes of ``b"old"`` wait at the server until they may go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.under_way, self.go_on, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.under_way, self.go_on, self.ended = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._push = RedisStore.push
         held = self._held
 
@@ -72,15 +78,22 @@ def stored(direct: RedisStore, queue: str) -> int:
     return direct.states({queue: -1})[queue].count
 
 
-def test_nothing_is_sent_to_redis_for_a_connection_that_is_gone(here: Site, direct: RedisStore, queue: str, held: Held) -> None:
+def test_nothing_is_sent_to_redis_for_a_connection_that_is_gone(
+    here: Site, direct: RedisStore, queue: str, held: Held
+) -> None:
     link = FederationBulkClient(here.address())
     link.send_call("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
     link.drop_connection()
-    wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
+    wait_until(
+        lambda: not here.call(lambda: here.connections),
+        what="the server knows that the client is gone",
+    )
     held.go_on.set()
     assert held.ended.wait(PATIENCE_S)
-    wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), what="the executor is forgotten")
+    wait_until(
+        lambda: not here.call(lambda: len(here.bulk.clients)), what="the executor is forgotten"
+    )
     assert stored(direct, queue) == 0
 
 
@@ -96,10 +109,19 @@ def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
         wire.cut()
         link.send_call("push", queue, values=[b"old"])
         wait_until(
-            lambda: here.call(lambda: any(not executor.is_idle for executor, _ in here.bulk.clients._executors.values())), what="the server tries"
+            lambda: here.call(
+                lambda: any(
+                    not executor.is_idle for executor, _ in here.bulk.clients._executors.values()
+                )
+            ),
+            what="the server tries",
         )
         link.drop_connection()
-        wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), PATIENCE_S, "it gives up, long before its patience is over")
+        wait_until(
+            lambda: not here.call(lambda: len(here.bulk.clients)),
+            PATIENCE_S,
+            "it gives up, long before its patience is over",
+        )
     finally:
         wire.target = target
     assert wire.connections == before
@@ -116,18 +138,27 @@ def test_a_client_that_comes_back_is_answered_once_its_old_call_has_ended(
     socket = link._socket
     if known:
         link.drop_connection()
-        wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
+        wait_until(
+            lambda: not here.call(lambda: here.connections),
+            what="the server knows that the client is gone",
+        )
     link._inbox.clear()
     link._socket = None
     answered = threading.Event()
-    again = threading.Thread(target=lambda: (link.call("push", queue, values=[b"new"]), answered.set()))
+    again = threading.Thread(
+        target=lambda: (link.call("push", queue, values=[b"new"]), answered.set())
+    )
     again.start()
     assert not answered.wait(0.3)
     held.go_on.set()
     again.join(PATIENCE_S)
     assert answered.is_set()
     assert held.ended.is_set()
-    assert [value for piece in direct.read(piece_of(direct, queue), True) for value in piece.values.to_pylist()] == [b"new"]
+    assert [
+        value
+        for piece in direct.read(piece_of(direct, queue), True)
+        for value in piece.values.to_pylist()
+    ] == [b"new"]
     assert socket is not None
     socket.close()
     link.drop_connection()
@@ -138,7 +169,9 @@ def piece_of(direct: RedisStore, queue: str) -> Range:
     return Range(queue, state.born, 1, state.count)
 
 
-def test_clients_of_the_same_secret_do_not_wait_for_each_other(here: Site, queue: str, held: Held) -> None:
+def test_clients_of_the_same_secret_do_not_wait_for_each_other(
+    here: Site, queue: str, held: Held
+) -> None:
     one, other = FederationBulkClient(here.address()), FederationBulkClient(here.address())
     one.send_call("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
@@ -149,13 +182,22 @@ def test_clients_of_the_same_secret_do_not_wait_for_each_other(here: Site, queue
 
 
 @pytest.mark.parametrize("layout", ["redis_url", "cluster_servers"])
-def test_a_link_that_was_stopped_sends_nothing(request: pytest.FixtureRequest, layout: str, fresh: Fresh) -> None:
+def test_a_link_that_was_stopped_sends_nothing(
+    request: pytest.FixtureRequest, layout: str, fresh: Fresh
+) -> None:
     found = request.getfixturevalue(layout)
     url = found if isinstance(found, str) else ",".join(found.urls)
-    store, queue = open_store(RedisOptions(url=url, layout="direct" if isinstance(found, str) else "cluster")), fresh()
+    store, queue = (
+        open_store(RedisOptions(url=url, layout="direct" if isinstance(found, str) else "cluster")),
+        fresh(),
+    )
     store.attach([queue], HOUR)
     store.stop()
-    for ask in (lambda: store.push(queue, [b"1"]), lambda: store.stage_at(queue, secrets.token_hex(4), 0, [b"1"]), lambda: store.discover(bool)):
+    for ask in (
+        lambda: store.push(queue, [b"1"]),
+        lambda: store.stage_at(queue, secrets.token_hex(4), 0, [b"1"]),
+        lambda: store.discover(bool),
+    ):
         with pytest.raises(StateError, match="no longer ours"):
             ask()
     store.close()

@@ -1,4 +1,6 @@
-"""What one peer of ``busmq.bulk.v1`` may cost, and the ways a store gets there: credit, deadlines, TLS, several servers, a real federation server."""
+"""What one peer of ``busmq.bulk.v1`` may cost, and the ways a store gets there: credit, deadlines,
+TLS, several servers, a real federation server.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ import pytest
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.position import Range
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedStandaloneServers
-from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireFormatError
+from busmq_spark.errors import (
+    FederationLost,
+    FederationRefused,
+    MessageRefused,
+    TlsFailed,
+    WireFormatError,
+)
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
@@ -68,11 +76,20 @@ class Peer:
     def __init__(self, here: Site) -> None:
         before = here.call(lambda: set(here.connections))
         self.socket = BulkWebSocket(here.address())
-        wait_until(lambda: here.call(lambda: here.connections - before), what="the server has the connection")
+        wait_until(
+            lambda: here.call(lambda: here.connections - before),
+            what="the server has the connection",
+        )
         [self.at_server] = here.call(lambda: here.connections - before)
 
     def call(self, id: int, name: str, *arguments: Any) -> None:
-        self.send(BulkProtocolFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}))
+        self.send(
+            BulkProtocolFrame(
+                BulkFrameKind.CALL,
+                id,
+                {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)},
+            )
+        )
 
     def send(self, frame: BulkProtocolFrame) -> None:
         self.socket.send(frame.encode())
@@ -97,7 +114,7 @@ def count(store: RedisStore | FederationBulkStore, part: Range) -> int:
     return sum(len(piece.values) for piece in store.read(part, True))
 
 
-# -- rows and credit ---------------------------------------------------------------------------------------------------------------------------
+# -- rows and credit -------------------------------------------------------------------------------
 
 
 def test_without_credit_nothing_is_sent(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
@@ -115,7 +132,9 @@ def test_without_credit_nothing_is_sent(peer: Peer, direct: RedisStore, fresh: F
     assert frame.kind is BulkFrameKind.END
 
 
-def test_a_cancelled_read_sends_nothing_more_and_makes_room_for_another(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_cancelled_read_sends_nothing_more_and_makes_room_for_another(
+    peer: Peer, direct: RedisStore, fresh: Fresh
+) -> None:
     part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
     for id in range(1, 40, 2):
         peer.call(id, "read", part, True, 1)
@@ -131,14 +150,24 @@ def test_reads_at_once_are_counted(peer: Peer, direct: RedisStore, fresh: Fresh)
     for id in range(1, 10):
         peer.call(id, "read", part, True, 1)
     came = [peer.next() for _ in range(13)]
-    assert sorted(frame.id for frame in came if frame.kind is BulkFrameKind.ERROR) == [5, 6, 7, 8, 9]
+    assert sorted(frame.id for frame in came if frame.kind is BulkFrameKind.ERROR) == [
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
 
 
 @pytest.mark.parametrize("credit", [1, ENOUGH], ids=["gives no credit", "never reads"])
-def test_a_peer_that_holds_a_read_up_is_cut_off(strict: Site, direct: RedisStore, fresh: Fresh, credit: int) -> None:
+def test_a_peer_that_holds_a_read_up_is_cut_off(
+    strict: Site, direct: RedisStore, fresh: Fresh, credit: int
+) -> None:
     part, peer = filled(direct, fresh(), [b"x" * 10_000] * 3_000), Peer(strict)
     peer.call(1, "read", part, True, credit)
-    wait_until(lambda: strict.call(lambda: peer.at_server not in strict.connections), what="it is cut off")
+    wait_until(
+        lambda: strict.call(lambda: peer.at_server not in strict.connections), what="it is cut off"
+    )
     peer.socket.close()
 
 
@@ -152,20 +181,31 @@ def test_a_peer_that_reads_slowly_is_not(redis_url: str, direct: RedisStore, fre
         slow.close()
 
 
-def test_a_reader_that_was_cut_off_since_it_was_busy_goes_on_where_it_was(strict: Site, direct: RedisStore, fresh: Fresh) -> None:
-    part, store = filled(direct, fresh(), [b"%d" % i + b"x" * 10_000 for i in range(5_000)]), FederationBulkStore(strict.address())
+def test_a_reader_that_was_cut_off_since_it_was_busy_goes_on_where_it_was(
+    strict: Site, direct: RedisStore, fresh: Fresh
+) -> None:
+    part, store = (
+        filled(direct, fresh(), [b"%d" % i + b"x" * 10_000 for i in range(5_000)]),
+        FederationBulkStore(strict.address()),
+    )
     before = strict.call(lambda: set(strict.connections))
     found: list[bytes] = []
     for piece in store.read(part, True):
         if not found:
-            wait_until(lambda: strict.call(lambda: strict.connections <= before), what="it is cut off")
+            wait_until(
+                lambda: strict.call(lambda: strict.connections <= before), what="it is cut off"
+            )
         found += [value.rstrip(b"x") for value in piece.values.to_pylist()]
     assert found == [b"%d" % i for i in range(5_000)]
     store.close()
 
 
 def test_reads_wait_in_line_when_too_many_are_under_way(
-    here: Site, direct: RedisStore, store: FederationBulkStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    here: Site,
+    direct: RedisStore,
+    store: FederationBulkStore,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     part, peer = filled(direct, fresh(), [b"x" * 1000] * 20_000), Peer(here)
     semaphore = here.call(CountingSemaphore)
@@ -183,41 +223,64 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
     peer.socket.close()
 
 
-def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(here: Site, redis_url: str, link: SyncLink, direct: RedisStore, fresh: Fresh) -> None:
+def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(
+    here: Site, redis_url: str, link: SyncLink, direct: RedisStore, fresh: Fresh
+) -> None:
     part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
-    before = int(link.execute(command("INFO", "clients")).split(b"connected_clients:")[1].split()[0])
+    before = int(
+        link.execute(command("INFO", "clients")).split(b"connected_clients:")[1].split()[0]
+    )
     peers = [Peer(here) for _ in range(8)]
     for peer in peers:
         peer.call(1, "read", part, True, 1)
         peer.call(2, "wait", 60_000)
         peer.call(3, "counters", (part.queue,))
-        assert {peer.next().kind for _ in range(3)} == {BulkFrameKind.SCHEMA, BulkFrameKind.ROWS, BulkFrameKind.REPLY}
+        assert {peer.next().kind for _ in range(3)} == {
+            BulkFrameKind.SCHEMA,
+            BulkFrameKind.ROWS,
+            BulkFrameKind.REPLY,
+        }
     for peer in peers:
         peer.socket.close()
 
     def clients() -> int:
-        return int(link.execute(command("INFO", "clients")).split(b"connected_clients:")[1].split()[0])
+        return int(
+            link.execute(command("INFO", "clients")).split(b"connected_clients:")[1].split()[0]
+        )
 
     wait_until(lambda: clients() <= before, what="its connections to Redis are closed")
 
 
-def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(
+    store: FederationBulkStore, direct: RedisStore, fresh: Fresh
+) -> None:
     part = filled(direct, fresh(), [b"y" * 3 * MIB])
     with pytest.raises(MessageRefused, match="over what the federation server takes"):
         store.appender().push(part.queue, [b"x" * MIB], FullQueueWait(0))
     store.appender().push(part.queue, [b"x" * (MIB - 100_000)], FullQueueWait(0))
-    [first, second] = [value for piece in store.read(Range(part.queue, part.born, 1, 2), True) for value in piece.values.to_pylist()]
-    assert (len(first), len(second)) == (3 * MIB, MIB - 100_000)  # what is stored is read, however long
+    [first, second] = [
+        value
+        for piece in store.read(Range(part.queue, part.born, 1, 2), True)
+        for value in piece.values.to_pylist()
+    ]
+    assert (len(first), len(second)) == (
+        3 * MIB,
+        MIB - 100_000,
+    )  # what is stored is read, however long
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
-def test_calls_are_answered_in_their_order_however_many_come(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
+def test_calls_are_answered_in_their_order_however_many_come(
+    peer: Peer, direct: RedisStore, fresh: Fresh
+) -> None:
     queue = filled(direct, fresh(), [b"1"]).queue
     for id in range(1, 5 * MAX_UNANSWERED_CALLS):
         peer.call(id, "counters", (queue,))
-    assert [peer.next().id for _ in range(1, 5 * MAX_UNANSWERED_CALLS)] == [*range(1, 5 * MAX_UNANSWERED_CALLS)]
+    assert [peer.next().id for _ in range(1, 5 * MAX_UNANSWERED_CALLS)] == [
+        *range(1, 5 * MAX_UNANSWERED_CALLS)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +294,9 @@ def test_calls_are_answered_in_their_order_however_many_come(peer: Peer, direct:
     ],
     ids=["empty", "no such frame", "a reply", "credit below 0", "no number"],
 )
-def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, store: FederationBulkStore, message: bytes, fresh: Fresh) -> None:
+def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(
+    peer: Peer, store: FederationBulkStore, message: bytes, fresh: Fresh
+) -> None:
     peer.socket.send(message)
     with pytest.raises(FederationLost, match="code 1008"):
         peer.next()
@@ -255,13 +320,19 @@ def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, stor
 def test_a_call_that_is_none_is_answered_with_an_error(peer: Peer, head: Any) -> None:
     peer.send(BulkProtocolFrame(BulkFrameKind.CALL, 7, head))
     frame = peer.next()
-    assert (frame.kind, frame.id, frame.head["code"]) == (BulkFrameKind.ERROR, 7, WireFormatError.code)
+    assert (frame.kind, frame.id, frame.head["code"]) == (
+        BulkFrameKind.ERROR,
+        7,
+        WireFormatError.code,
+    )
     peer.call(8, "hello", 1, "peer")
     assert peer.next().kind is BulkFrameKind.REPLY
 
 
 def test_a_body_where_none_belongs_is_an_error(peer: Peer, fresh: Fresh) -> None:
-    peer.send(BulkProtocolFrame(BulkFrameKind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more"))
+    peer.send(
+        BulkProtocolFrame(BulkFrameKind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more")
+    )
     assert peer.next().kind is BulkFrameKind.ERROR
 
 
@@ -273,7 +344,9 @@ def test_a_wait_ends_by_itself_and_one_at_a_time(peer: Peer) -> None:
     assert ((refused := peer.next()).kind, refused.id) == (BulkFrameKind.ERROR, 3)
 
 
-def test_a_listener_notifies_again_after_its_link_broke(here: Site, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_listener_notifies_again_after_its_link_broke(
+    here: Site, direct: RedisStore, fresh: Fresh
+) -> None:
     queue, notified = filled(direct, fresh(), [b"1"]).queue, threading.Event()
     with cutter(here.port) as proxy:
         [listener] = FederationBulkStore(here.address(port=proxy.port)).push_listeners(notified)
@@ -289,7 +362,7 @@ def test_a_listener_notifies_again_after_its_link_broke(here: Site, direct: Redi
         listener.stop()
 
 
-# -- ways there --------------------------------------------------------------------------------------------------------------------------------
+# -- ways there ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -298,7 +371,9 @@ def tls(port: int, authority: Authority, host: str) -> Iterator[TlsProxy]:
         yield proxy
 
 
-def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStore, tmp_path: Path, fresh: Fresh) -> None:
+def test_tls_trusts_the_authority_that_it_is_given(
+    here: Site, direct: RedisStore, tmp_path: Path, fresh: Fresh
+) -> None:
     ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
     with tls(here.port, ours, "localhost") as proxy:
         named, numbered = (f"wss://{host}:{proxy.port}/bus" for host in ("localhost", "127.0.0.1"))
@@ -316,13 +391,17 @@ def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStor
         ):
             with pytest.raises(TlsFailed, match=r"federation\.tls"):
                 FederationBulkStore(address).states({"q": -1})
-        store = FederationBulkStore(FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False))
+        store = FederationBulkStore(
+            FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False)
+        )
         assert store.discover(lambda _: False) == []
         store.close()
 
 
 @pytest.mark.parametrize("layout", ["three servers", "cluster"])
-def test_which_server_has_a_queue_is_the_other_sides_business(request: pytest.FixtureRequest, fresh: Fresh, layout: str) -> None:
+def test_which_server_has_a_queue_is_the_other_sides_business(
+    request: pytest.FixtureRequest, fresh: Fresh, layout: str
+) -> None:
     if layout == "cluster":
         group: EmbeddedCluster = request.getfixturevalue("cluster_servers")
         options = RedisOptions(url=",".join(group.urls), layout="cluster")
@@ -335,7 +414,9 @@ def test_which_server_has_a_queue_is_the_other_sides_business(request: pytest.Fi
         store.attach(names, HOUR)
         appender, sink = store.appender(), fresh("sink")
         for queue in names:
-            appender.stage(queue, store.keys(queue).stage("batch:0:0:0123456789abcdef"), [queue.encode(), b"2"])
+            appender.stage(
+                queue, store.keys(queue).stage("batch:0:0:0123456789abcdef"), [queue.encode(), b"2"]
+            )
         lists = appender.finish()
         assert store.record(sink, 0, lists) == tuple(lists)
         for part in lists:
@@ -343,12 +424,17 @@ def test_which_server_has_a_queue_is_the_other_sides_business(request: pytest.Fi
         assert store.states(dict.fromkeys(names, 1)) == direct.states(dict.fromkeys(names, 1))
         for queue in names:
             born = store.states({queue: -1})[queue].born
-            assert next(store.read(Range(queue, born, 1, 2), True)).values.to_pylist() == [queue.encode(), b"2"]
+            assert next(store.read(Range(queue, born, 1, 2), True)).values.to_pylist() == [
+                queue.encode(),
+                b"2",
+            ]
         store.close()
         direct.close()
 
 
-async def test_a_federation_server_serves_bulk_beside_busmqs_own_protocol(federation: Serve, fresh: Fresh) -> None:
+async def test_a_federation_server_serves_bulk_beside_busmqs_own_protocol(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (bus, server), bus.queue(fresh()) as queue:
         await queue.push_many([b"1", b"2"])
         await asyncio.to_thread(talk, server.url, queue.name)

@@ -1,4 +1,6 @@
-"""An idle query over a federation server: a few calls a second at most, and a push wakes it at once."""
+"""An idle query over a federation server: a few calls a second at most, and a push wakes it at
+once.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.support import wait_until
 pytestmark = pytest.mark.redis
 
 
-def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: Counter[str] = Counter()
     plain = bulk_server._BulkSession._decode_call
 
@@ -35,19 +39,34 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
     direct.attach([queue], QueueCreateOptions(allowed=True, ttl_s=3600))
     direct.push(queue, [b"1"])
     with site(redis_url) as there:
-        query = Engine({"federation.url": there.url, "federation.secret": SECRET, "subscribe": queue, "idlePollMs": "50"})
+        query = Engine(
+            {
+                "federation.url": there.url,
+                "federation.secret": SECRET,
+                "subscribe": queue,
+                "idlePollMs": "50",
+            }
+        )
         query.drain()
         wait_until(lambda: query.step() is None and asked["wait"], what="the listener waits")
         for _ in range(100):  # 10 ms and more each, as Spark does
             assert query.step() is None
         before, now, tenths = asked.copy(), time.monotonic(), 0
-        monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=lambda: now + tenths * polling.LINK_POLL_S / 10))
+        monkeypatch.setattr(
+            polling,
+            "time",
+            SimpleNamespace(monotonic=lambda: now + tenths * polling.LINK_POLL_S / 10),
+        )
         while asked["wait"] < before["wait"] + 2:  # two waits of 2 s have passed
             assert query.step() is None
             tenths += 1
         assert asked["counters"] - before["counters"] <= tenths / 10 + 2
         monkeypatch.setattr(polling, "LINK_POLL_S", 600.0)
-        for value in (b"2", b"3", b"4"):  # the first may be found by asking; after that only the listener can show
+        for value in (
+            b"2",
+            b"3",
+            b"4",
+        ):  # the first may be found by asking; after that only the listener can show
             direct.push(queue, [value])
             assert next_value(query) == value
         query.reader.stop()

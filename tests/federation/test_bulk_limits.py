@@ -1,4 +1,6 @@
-"""What one call may cost a server, and what a client does that goes beyond it or meets a server out of order."""
+"""What one call may cost a server, and what a client does that goes beyond it or meets a server out
+of order.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,24 @@ import pytest
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import StagedList
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
-from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, UnknownRemoteError, WireFormatError
+from busmq_spark.errors import (
+    FederationLost,
+    LinkLost,
+    MessageRefused,
+    UnknownRemoteError,
+    WireFormatError,
+)
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
-from busmq_spark.federation.bulk.server import MAX_READS_IN_ALL, MAX_READS_PER_CONNECTION, SMALL_HEAD_BYTES
+from busmq_spark.federation.bulk.server import (
+    MAX_READS_IN_ALL,
+    MAX_READS_PER_CONNECTION,
+    SMALL_HEAD_BYTES,
+)
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.bulk.store_executor import StoreExecutor, StoreThreadPool
 from busmq_spark.federation.gate.grants import Grants
@@ -49,13 +61,21 @@ def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
 
 
 def call(id: int, name: str, *arguments: Any) -> bytes:
-    return BulkProtocolFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}).encode()
+    return BulkProtocolFrame(
+        BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}
+    ).encode()
 
 
-def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, store: FederationBulkStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(
+    here: Site, store: FederationBulkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop = here.call(threading.get_ident)
     seen: dict[str, set[int]] = {"decode": set(), "check": set(), "reply": set()}
-    decode, check, encode = frames.decode_frame, type(OPERATIONS["states"]).decode_arguments, BulkProtocolFrame.encode
+    decode, check, encode = (
+        frames.decode_frame,
+        type(OPERATIONS["states"]).decode_arguments,
+        BulkProtocolFrame.encode,
+    )
 
     def decoding(message: Any) -> Any:
         if len(message) > SMALL_HEAD_BYTES:
@@ -88,12 +108,16 @@ def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
     socket.close()
 
 
-def test_questions_about_many_queues_are_cut_into_calls(store: FederationBulkStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_about_many_queues_are_cut_into_calls(
+    store: FederationBulkStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(federated, "QUEUES_PER_CALL", 10)
     plain, most = BulkRpcHandler.run_call, []
 
     def doing(self: BulkRpcHandler, name: str, arguments: Any, body: Any) -> Any:
-        most.append(max(len(argument) for argument in arguments if isinstance(argument, dict | tuple)))
+        most.append(
+            max(len(argument) for argument in arguments if isinstance(argument, dict | tuple))
+        )
         return plain(self, name, arguments, body)
 
     monkeypatch.setattr(BulkRpcHandler, "run_call", doing)
@@ -103,19 +127,37 @@ def test_questions_about_many_queues_are_cut_into_calls(store: FederationBulkSto
     assert len(store.counters(queues)) == 25
     assert store.lease(queues, "", "me", dict.fromkeys(queues, "")) == dict.fromkeys(queues, "me")
     assert store.holders(queues, "") == dict.fromkeys(queues, "me")
-    store.discard([StagedList(q, 0, store.keys(q).stage(f"batch:0:0:{secrets.token_hex(8)}"), ((1, 1),)) for q in queues])
+    store.discard(
+        [
+            StagedList(q, 0, store.keys(q).stage(f"batch:0:0:{secrets.token_hex(8)}"), ((1, 1),))
+            for q in queues
+        ]
+    )
     assert max(most) == 10
     assert len(most) == 6 * 3
 
 
-def test_a_call_that_the_server_would_not_take_is_refused_by_the_client(store: FederationBulkStore, fresh: Fresh) -> None:
-    lists = [StagedList("q", 0, store.keys("q").stage(f"batch:0:0:{i:016x}") + "x" * 1000, ((1, 1),)) for i in range(5000)]
-    with pytest.raises(MessageRefused, match=r"a call 'record' of \d+ bytes is over what the federation server takes"):
+def test_a_call_that_the_server_would_not_take_is_refused_by_the_client(
+    store: FederationBulkStore, fresh: Fresh
+) -> None:
+    lists = [
+        StagedList("q", 0, store.keys("q").stage(f"batch:0:0:{i:016x}") + "x" * 1000, ((1, 1),))
+        for i in range(5000)
+    ]
+    with pytest.raises(
+        MessageRefused,
+        match=r"a call 'record' of \d+ bytes is over what the federation server takes",
+    ):
         store.record("sink", 0, lists)
     assert store.counters([fresh()]) == [None]
 
 
-def test_the_first_retry_is_logged(store: FederationBulkStore, here: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_retry_is_logged(
+    store: FederationBulkStore,
+    here: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store.keys("q")
     plain, lost = BulkWebSocket.receive, []
 
@@ -133,7 +175,9 @@ def test_the_first_retry_is_logged(store: FederationBulkStore, here: Site, monke
     ]
 
 
-def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: Site, store: FederationBulkStore, fresh: Fresh) -> None:
+def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(
+    here: Site, store: FederationBulkStore, fresh: Fresh
+) -> None:
     queue = fresh()
     part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 1)
     store.appender().push(queue, [b"1"], NEVER)
@@ -153,13 +197,21 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
 
 
 def test_a_queue_without_a_name_is_none(store: FederationBulkStore) -> None:
-    for ask in (lambda: store.attach([""], HOUR), lambda: store.states({"": 1}), lambda: store.traces("")):
+    for ask in (
+        lambda: store.attach([""], HOUR),
+        lambda: store.states({"": 1}),
+        lambda: store.traces(""),
+    ):
         with pytest.raises(WireFormatError, match="an empty name of a queue"):
             ask()
 
 
 def test_an_unexpected_exception_is_an_error_of_the_call_alone(
-    store: FederationBulkStore, here: Site, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: FederationBulkStore,
+    here: Site,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     store.keys("q")
     before = here.call(lambda: set(here.connections))
@@ -193,16 +245,27 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    executors = [StoreExecutor(where, pool, ANYONE, PeerLimits(), PerSecretQuota(PeerLimits())) for _ in range(6)]
+    executors = [
+        StoreExecutor(where, pool, ANYONE, PeerLimits(), PerSecretQuota(PeerLimits()))
+        for _ in range(6)
+    ]
     for executor in executors:
         with pytest.raises(LinkLost):
             await executor.run_in_thread(away)
-    waiting = [asyncio.create_task(executor.run_in_thread(silent.wait, 2 * PATIENCE_S)) for executor in executors]
+    waiting = [
+        asyncio.create_task(executor.run_in_thread(silent.wait, 2 * PATIENCE_S))
+        for executor in executors
+    ]
     try:
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await StoreExecutor(where, pool, ANYONE, PeerLimits(), PerSecretQuota(PeerLimits())).run_in_thread(lambda: 7) == 7
+            assert (
+                await StoreExecutor(
+                    where, pool, ANYONE, PeerLimits(), PerSecretQuota(PeerLimits())
+                ).run_in_thread(lambda: 7)
+                == 7
+            )
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6
@@ -212,18 +275,29 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
 
 
 def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: Fresh) -> None:
-    keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.all_allowed()) for name in ("greedy", "second", "other")})
+    keyring = Keyring(
+        {
+            name: (f"{name}-" + "s" * 40, Grants.all_allowed())
+            for name in ("greedy", "second", "other")
+        }
+    )
     with site(redis_url, keyring) as there:
         store = FederationBulkStore(there.address("other-" + "s" * 40))
         queue = fresh()
         part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
         store.appender().push(queue, [b"x" * 1000] * 20_000, FullQueueWait(0))
-        greedy = [BulkWebSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(MAX_READS_IN_ALL // 2)]
+        greedy = [
+            BulkWebSocket(there.address(f"{name}-" + "s" * 40))
+            for name in ("greedy", "second")
+            for _ in range(MAX_READS_IN_ALL // 2)
+        ]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))
         assert frames.decode_frame(greedy[0].receive()).kind is BulkFrameKind.SCHEMA
         assert sum(len(rows.values) for rows in store.read(part, True)) == 20_000
-        assert len(there.call(lambda: set(there.connections))) == MAX_READS_IN_ALL + 1  # none of them was cut off for that
+        assert (
+            len(there.call(lambda: set(there.connections))) == MAX_READS_IN_ALL + 1
+        )  # none of them was cut off for that
         for socket in greedy:
             socket.close()
         store.close()
@@ -250,13 +324,20 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
 
     monkeypatch.setattr(RedisStore, "read", read)
     with site(options) as there:
-        store, sockets = FederationBulkStore(there.address()), [BulkWebSocket(there.address()) for _ in range(MAX_READS_IN_ALL)]
+        store, sockets = (
+            FederationBulkStore(there.address()),
+            [BulkWebSocket(there.address()) for _ in range(MAX_READS_IN_ALL)],
+        )
         for socket in sockets:
             socket.send(call(1, "read", stuck, True, MIB))
         wait_until(lambda: under_way, what="some are under way")
         for _ in range(2):
             assert [rows.values.to_pylist() for rows in store.read(sound, True)] == [[b"1"]]
-            monkeypatch.setattr(RedisStore, "locate", lambda *_: pytest.fail("all are asked again where the queue is"))
+            monkeypatch.setattr(
+                RedisStore,
+                "locate",
+                lambda *_: pytest.fail("all are asked again where the queue is"),
+            )
         assert not ended
         silent.set()
         for socket in sockets:

@@ -21,10 +21,17 @@ pytestmark = pytest.mark.redis
 
 
 def test_a_query_goes_on_at_a_server_that_knows_no_clock(
-    redis_server: EmbeddedRedis, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    redis_server: EmbeddedRedis,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     queue = fresh()
-    older = {name: operation for name, operation in OPERATIONS.items() if name not in {"note_times", "find_times", "times", "ages"}}
+    older = {
+        name: operation
+        for name, operation in OPERATIONS.items()
+        if name not in {"note_times", "find_times", "times", "ages"}
+    }
     monkeypatch.setattr(server, "OPERATIONS", older)
     with site(redis_server.url) as here:
         store = FederationBulkStore(here.address())
@@ -34,6 +41,8 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(
         with pytest.raises(WireFormatError, match="an unknown operation"):
             store.find_times({queue: -1000})
         times = TimestampColumn.fetch(store, [part])
-        assert times.column(ConsecutiveMessages(queue, 1, pa.array([b"1"], pa.binary()))).to_pylist() == [None]
+        assert times.column(
+            ConsecutiveMessages(queue, 1, pa.array([b"1"], pa.binary()))
+        ).to_pylist() == [None]
         assert "the column timestamp is NULL" in caplog.text
         store.close()

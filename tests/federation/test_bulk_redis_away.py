@@ -1,4 +1,6 @@
-"""The Redis behind a live federation server is unreachable for a while: clients wait for it, as they do for one of their own."""
+"""The Redis behind a live federation server is unreachable for a while: clients wait for it, as
+they do for one of their own.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def while_away(wire: Cutter, refusals: Refusals, ask: Callable[[], Any]) -> Any:
     before = refusals.count
     asking.start()
     try:
-        wait_until(lambda: refusals.count >= before + 2, PATIENCE_S, "the server says so again and again")
+        wait_until(
+            lambda: refusals.count >= before + 2, PATIENCE_S, "the server says so again and again"
+        )
     finally:
         wire.target = target
     asking.join(PATIENCE_S)
@@ -81,20 +85,33 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> Refusals:
     return Refusals(monkeypatch)
 
 
-def test_a_call_waits(wire: Cutter, store: FederationBulkStore, part: Range, here: Site, refusals: Refusals) -> None:
+def test_a_call_waits(
+    wire: Cutter, store: FederationBulkStore, part: Range, here: Site, refusals: Refusals
+) -> None:
     store.keys(part.queue)
     before = here.call(lambda: set(here.connections))
     assert list(while_away(wire, refusals, lambda: store.counters([part.queue]))) == [b"1000"]
     assert here.call(lambda: set(here.connections)) == before  # on the link it had
 
 
-def test_a_read_goes_on(wire: Cutter, store: FederationBulkStore, part: Range, refusals: Refusals) -> None:
-    found = while_away(wire, refusals, lambda: [value for rows in store.read(part, True) for value in rows.values.to_pylist()])
+def test_a_read_goes_on(
+    wire: Cutter, store: FederationBulkStore, part: Range, refusals: Refusals
+) -> None:
+    found = while_away(
+        wire,
+        refusals,
+        lambda: [value for rows in store.read(part, True) for value in rows.values.to_pylist()],
+    )
     assert found == [b"%d" % i for i in range(1, 1001)]
 
 
 def test_what_is_staged_meanwhile_is_there_once_and_in_order(
-    wire: Cutter, store: FederationBulkStore, direct: RedisStore, part: Range, fresh: Fresh, refusals: Refusals
+    wire: Cutter,
+    store: FederationBulkStore,
+    direct: RedisStore,
+    part: Range,
+    fresh: Fresh,
+    refusals: Refusals,
 ) -> None:
     rows = [b"%d" % i for i in range(40_000)]
     key = store.keys(part.queue).stage(f"batch:0:0:{secrets.token_hex(8)}")
@@ -112,12 +129,20 @@ def test_what_is_staged_meanwhile_is_there_once_and_in_order(
     assert [value for piece in found for value in piece.values.to_pylist()] == rows
 
 
-def test_at_least_once_waits(wire: Cutter, store: FederationBulkStore, direct: RedisStore, part: Range, refusals: Refusals) -> None:
-    while_away(wire, refusals, lambda: (store.appender().push(part.queue, [b"new"], FullQueueWait(0)), True)[1])
+def test_at_least_once_waits(
+    wire: Cutter, store: FederationBulkStore, direct: RedisStore, part: Range, refusals: Refusals
+) -> None:
+    while_away(
+        wire,
+        refusals,
+        lambda: (store.appender().push(part.queue, [b"new"], FullQueueWait(0)), True)[1],
+    )
     assert direct.states({part.queue: -1})[part.queue].count >= 1001
 
 
-def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_for_ever(
+    wire: Cutter, here: Site, part: Range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("busmq_spark.federation.bulk.client.FAILOVER_PATIENCE_S", 0.1)
     store = FederationBulkStore(here.address(patience_s=0.1))
     store.keys(part.queue)
@@ -132,7 +157,11 @@ def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest
 
 
 def test_what_is_subscribed_meanwhile_is_notified_once_redis_is_back(
-    wire: Cutter, store: FederationBulkStore, direct: RedisStore, part: Range, monkeypatch: pytest.MonkeyPatch
+    wire: Cutter,
+    store: FederationBulkStore,
+    direct: RedisStore,
+    part: Range,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(push_subscriptions, "CONFIRM_TIMEOUT_S", 0.1)
     ask = store._link.call
@@ -151,7 +180,9 @@ def test_what_is_subscribed_meanwhile_is_notified_once_redis_is_back(
     assert ask("wait", 60_000)
 
 
-def test_a_push_listener_tries_again_when_redis_was_down(store: FederationBulkStore, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_listener_tries_again_when_redis_was_down(
+    store: FederationBulkStore, part: Range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, calls = RedisStore.locate, []
 
     def away(self: RedisStore, queues: Any) -> Any:

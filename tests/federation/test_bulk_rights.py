@@ -14,7 +14,13 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sink import StagedList
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMissing, WireFormatError
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    FederationRefused,
+    QueueMissing,
+    WireFormatError,
+)
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
@@ -27,15 +33,24 @@ from tests.federation.bulk_site import Site, site
 
 pytestmark = pytest.mark.redis
 NEEDS = {
-    "read": "ack ages bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
-    "positions read_with_spans spans times traces",
-    "write": "begin commit discard forget partitions push push_from record stage subscribe_events take_commands",
+    "read": (
+        "ack ages bytes_until counters find_times holders keep_alive lease listen marks note_times"
+        " read read_many states subscribe subscriptions positions read_with_spans spans times"
+        " traces"
+    ),
+    "write": (
+        "begin commit discard forget partitions push push_from record stage subscribe_events"
+        " take_commands"
+    ),
     "admin": "ends trim",
     "any": "attach",
 }
 OF_NO_QUEUE = {"hello", "discover", "wait", "event_queues", "recorded", "renew"}
 THREE = [b"1", b"2", b"3"]
-SECRETS = {name: f"the-secret-of-{name}-{secrets.token_hex(8)}" for name in ("all", "reader", "writer", "other")}
+SECRETS = {
+    name: f"the-secret-of-{name}-{secrets.token_hex(8)}"
+    for name in ("all", "reader", "writer", "other")
+}
 FILE = f"""
 [all]
 secret = "{SECRETS["all"]}"
@@ -116,8 +131,12 @@ def calls(store: FederationBulkStore, queue: str) -> dict[str, Callable[[], obje
         "traces": lambda: store.traces(queue),
         "bytes_until": lambda: store.bytes_until(queue, 1, 3, 100),
         "read": lambda: next(store.read(Range(queue, "born", 1, 3), True)),
-        "read_many": lambda: next(store.read_many([Range(queue, "born", 1, 1), Range(queue, "born", 2, 3)], True)),
-        "read_with_spans": lambda: next(store.read_with_spans([Range(queue, "born", 1, 0)])[1], None),
+        "read_many": lambda: next(
+            store.read_many([Range(queue, "born", 1, 1), Range(queue, "born", 2, 3)], True)
+        ),
+        "read_with_spans": lambda: next(
+            store.read_with_spans([Range(queue, "born", 1, 0)])[1], None
+        ),
         "listen": lambda: store._link.call("listen", [queue]),
         "stage": lambda: staged(store, queue),
         "push": lambda: store.appender().push(queue, [b"4"], FullQueueWait(0)),
@@ -137,7 +156,11 @@ def calls(store: FederationBulkStore, queue: str) -> dict[str, Callable[[], obje
 
 @pytest.mark.parametrize("name", sorted({*OPERATIONS} - OF_NO_QUEUE))
 def test_an_operation_needs_its_verb_on_the_queue(
-    as_: Callable[[str], FederationBulkStore], direct: RedisStore, open_queue: Range, fresh: Fresh, name: str
+    as_: Callable[[str], FederationBulkStore],
+    direct: RedisStore,
+    open_queue: Range,
+    fresh: Fresh,
+    name: str,
 ) -> None:
     queue, private = open_queue.queue, filled(direct, fresh("open-private"), THREE).queue
     [needs] = [verb for verb, names in NEEDS.items() if name in names.split()]
@@ -156,10 +179,16 @@ def test_an_operation_needs_its_verb_on_the_queue(
         if who == "reader":
             with pytest.raises(FederationRefused):
                 calls(as_(who), private)[name]()
-    assert [row for piece in direct.read(open_queue, True) for row in piece.values.to_pylist()] == [b"1", b"2", b"3"]
+    assert [row for piece in direct.read(open_queue, True) for row in piece.values.to_pylist()] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
 
 
-def test_every_operation_on_a_queue_is_tried_here(as_: Callable[[str], FederationBulkStore]) -> None:
+def test_every_operation_on_a_queue_is_tried_here(
+    as_: Callable[[str], FederationBulkStore],
+) -> None:
     assert {*calls(as_("all"), "q")} | OF_NO_QUEUE == {*OPERATIONS}
 
 
@@ -190,7 +219,11 @@ def test_who_may_only_read_finds_what_it_may_read_and_creates_nothing(
     ],
 )
 def test_only_keys_of_staged_lists_of_the_queue_itself_can_be_named(
-    as_: Callable[[str], FederationBulkStore], direct: RedisStore, open_queue: Range, fresh: Fresh, key: str
+    as_: Callable[[str], FederationBulkStore],
+    direct: RedisStore,
+    open_queue: Range,
+    fresh: Fresh,
+    key: str,
 ) -> None:
     store, queue, other = as_("all"), open_queue.queue, filled(direct, fresh(), THREE).queue
     named = StagedList(queue, 0, key.format(queue=queue, other=other), ((1, 1),))
@@ -211,10 +244,24 @@ def test_only_keys_of_staged_lists_of_the_queue_itself_can_be_named(
 
 @pytest.mark.parametrize(
     "change",
-    [{"server": 1}, {"server": -1}, {"chunks": ((1001, 1),)}, {"chunks": ((0, 5),)}, {"chunks": ((1, -1),)}],
-    ids=["no such server", "server below 0", "a chunk too large", "an empty chunk", "a negative number"],
+    [
+        {"server": 1},
+        {"server": -1},
+        {"chunks": ((1001, 1),)},
+        {"chunks": ((0, 5),)},
+        {"chunks": ((1, -1),)},
+    ],
+    ids=[
+        "no such server",
+        "server below 0",
+        "a chunk too large",
+        "an empty chunk",
+        "a negative number",
+    ],
 )
-def test_a_staged_list_that_no_sink_makes_is_refused(as_: Callable[[str], FederationBulkStore], open_queue: Range, change: dict[str, object]) -> None:
+def test_a_staged_list_that_no_sink_makes_is_refused(
+    as_: Callable[[str], FederationBulkStore], open_queue: Range, change: dict[str, object]
+) -> None:
     store = as_("all")
     wrong = replace(staged(store, open_queue.queue), **change)  # type: ignore[arg-type]
     with pytest.raises(WireFormatError):
@@ -235,28 +282,39 @@ def test_a_commit_takes_lists_of_its_own_queue_only(
 
 
 @pytest.mark.parametrize("sink", ["", "x" * 201, "a\nb", "a\x00b"])
-def test_a_sink_id_is_a_short_text(as_: Callable[[str], FederationBulkStore], open_queue: Range, sink: str) -> None:
+def test_a_sink_id_is_a_short_text(
+    as_: Callable[[str], FederationBulkStore], open_queue: Range, sink: str
+) -> None:
     with pytest.raises(WireFormatError, match=r"a sink id|an empty name of a queue or sink"):
         as_("all").record(sink, 0, [staged(as_("all"), open_queue.queue)])
 
 
 @pytest.mark.parametrize("name", ["x:messages", "x:stage:y", ":born", "a\x00"])
-def test_a_subscription_cannot_be_called_like_another_key(as_: Callable[[str], FederationBulkStore], open_queue: Range, name: str) -> None:
+def test_a_subscription_cannot_be_called_like_another_key(
+    as_: Callable[[str], FederationBulkStore], open_queue: Range, name: str
+) -> None:
     with pytest.raises(WireFormatError, match="a subscription whose name"):
         as_("all").lease([open_queue.queue], name, "me", {})
 
 
-def test_a_wrong_secret_and_none_are_refused_and_not_repeated_to_anybody(here: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_secret_and_none_are_refused_and_not_repeated_to_anybody(
+    here: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     for secret in ("a-guess-that-is-wrong", ""):
         address = here.address(secret)
         with pytest.raises(FederationRefused, match="does not know the secret") as caught:
             FederationBulkStore(address).states({"q": 1})
         assert caught.value.details["status"] == 401
-        assert not secret or secret not in f"{caught.value} {caught.value.details} {address!r} {caplog.text}"
+        assert (
+            not secret
+            or secret not in f"{caught.value} {caught.value.details} {address!r} {caplog.text}"
+        )
 
 
-def test_a_token_lets_in_until_it_expires(here: Site, open_queue: Range, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_lets_in_until_it_expires(
+    here: Site, open_queue: Range, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = here.keyring.sign("all", 60, {"read": ["open-*"]})
     store = FederationBulkStore(here.address(token))
     assert store.states({open_queue.queue: -1})[open_queue.queue].count == 3

@@ -1,4 +1,6 @@
-"""What runs of a sink stage, of Redis itself and over a federation link: the later one removes what the earlier one leaves, and nothing else."""
+"""What runs of a sink stage, of Redis itself and over a federation link: the later one removes what
+the earlier one leaves, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
 
 @pytest.fixture(params=["redis", "federated"])
 def store(request: pytest.FixtureRequest, redis_url: str, here: Site) -> Iterator[Store]:
-    made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else FederationBulkStore(here.address())
+    made: Store = (
+        open_store(RedisOptions(url=redis_url))
+        if request.param == "redis"
+        else FederationBulkStore(here.address())
+    )
     yield made
     made.close()
 
@@ -47,14 +53,23 @@ def queues(store: Store, fresh: Fresh) -> list[str]:
 
 def stage(store: Store, run: SinkRun, queue: str, batch: int = 0) -> StagedList:
     appender = store.appender()
-    appender.stage(queue, store.keys(queue).stage(attempt_name("", str(batch), 0, secrets.token_hex(8))), ROWS, run)
+    appender.stage(
+        queue,
+        store.keys(queue).stage(attempt_name("", str(batch), 0, secrets.token_hex(8))),
+        ROWS,
+        run,
+    )
     [part] = appender.finish()
     return part
 
 
 def lists(direct: RedisStore, queues: list[str]) -> list[str]:
     link = direct._links[0]
-    return sorted(key.decode() for queue in queues for key in link.execute(command("KEYS", QueueKeys(queue).stage("*"))))
+    return sorted(
+        key.decode()
+        for queue in queues
+        for key in link.execute(command("KEYS", QueueKeys(queue).stage("*")))
+    )
 
 
 def test_a_later_run_removes_what_earlier_ones_left_for_any_queue_and_stages_beside_it(
@@ -79,7 +94,9 @@ def test_a_later_run_removes_what_earlier_ones_left_for_any_queue_and_stages_bes
     assert store.commit(one, sink, 0, [kept]) is None
 
 
-def test_what_is_on_record_stays_for_the_run_that_follows(store: Store, direct: RedisStore, queues: list[str], fresh: Fresh) -> None:
+def test_what_is_on_record_stays_for_the_run_that_follows(
+    store: Store, direct: RedisStore, queues: list[str], fresh: Fresh
+) -> None:
     sink, [queue, _] = fresh("sink"), queues
     dead = store.begin(sink, "dead", [queue])
     part, lost = stage(store, dead, queue), stage(store, dead, queue)
@@ -91,7 +108,9 @@ def test_what_is_on_record_stays_for_the_run_that_follows(store: Store, direct: 
     assert direct.states({queue: -1})[queue].count == len(ROWS)
 
 
-def test_all_lists_of_a_run_are_renewed_in_whichever_queue_they_are(store: Store, direct: RedisStore, queues: list[str], fresh: Fresh) -> None:
+def test_all_lists_of_a_run_are_renewed_in_whichever_queue_they_are(
+    store: Store, direct: RedisStore, queues: list[str], fresh: Fresh
+) -> None:
     link, sink = direct._links[0], fresh("sink")
     run = store.begin(sink, "run", queues)
     parts = [stage(store, run, queue) for queue in queues]

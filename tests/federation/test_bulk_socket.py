@@ -30,9 +30,18 @@ def answer(listener: socket.socket, data: bytes) -> None:
         while b"\r\n\r\n" not in head:
             head += peer.recv(4096)
         [key] = re.findall(r"Sec-WebSocket-Key: (\S+)", head.decode())
-        accept = base64.b64encode(hashlib.sha1((key + GUID).encode(), usedforsecurity=False).digest()).decode()
-        lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Accept: {accept}"]
-        peer.sendall("\r\n".join([*lines, f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}", "", ""]).encode())
+        accept = base64.b64encode(
+            hashlib.sha1((key + GUID).encode(), usedforsecurity=False).digest()
+        ).decode()
+        lines = [
+            "HTTP/1.1 101 Switching Protocols",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Accept: {accept}",
+        ]
+        peer.sendall(
+            "\r\n".join([*lines, f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}", "", ""]).encode()
+        )
         peer.recv(1)
         with suppress(OSError):  # the client has had enough
             peer.sendall(data)
@@ -46,7 +55,11 @@ def test_an_announced_length_is_believed_as_far_as_bytes_come() -> None:
         announced = b"\x82\x7f" + struct.pack(">Q", 1400 * MIB) + bytes(20 * MIB)
         thread = threading.Thread(target=answer, args=(listener, announced), daemon=True)
         thread.start()
-        made = BulkWebSocket(FederationAddress(f"ws://127.0.0.1:{listener.getsockname()[1]}/bus", "a-secret-of-some-length"))
+        made = BulkWebSocket(
+            FederationAddress(
+                f"ws://127.0.0.1:{listener.getsockname()[1]}/bus", "a-secret-of-some-length"
+            )
+        )
         made.send(b"go on")
         pa.set_memory_pool(pool)
         try:
@@ -61,9 +74,15 @@ def test_an_announced_length_is_believed_as_far_as_bytes_come() -> None:
 
 def test_frames_without_end_are_no_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=answer, args=(listener, b"\x02\x00" + b"\x00\x00" * 200_000), daemon=True)
+        thread = threading.Thread(
+            target=answer, args=(listener, b"\x02\x00" + b"\x00\x00" * 200_000), daemon=True
+        )
         thread.start()
-        made = BulkWebSocket(FederationAddress(f"ws://127.0.0.1:{listener.getsockname()[1]}/bus", "a-secret-of-some-length"))
+        made = BulkWebSocket(
+            FederationAddress(
+                f"ws://127.0.0.1:{listener.getsockname()[1]}/bus", "a-secret-of-some-length"
+            )
+        )
         made.send(b"go on")
         with pytest.raises(WireFormatError, match="behind 100000 others"):
             made.receive()

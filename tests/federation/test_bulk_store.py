@@ -1,4 +1,6 @@
-"""What a store answers, asked of Redis itself and of a federation server in front of it: a reader or writer must not see which it has."""
+"""What a store answers, asked of Redis itself and of a federation server in front of it: a reader
+or writer must not see which it has.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import pytest
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
+from busmq_spark.errors import (
+    BatchChanged,
+    DataLoss,
+    QueueFull,
+    QueueMissing,
+    QueueRecreated,
+    StagingLost,
+    StaleBatch,
+)
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark.message_times import fetch_times
@@ -35,7 +45,11 @@ def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
 
 @pytest.fixture(params=["redis", "federated"])
 def store(request: pytest.FixtureRequest, redis_url: str, here: Site) -> Iterator[Store]:
-    made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else FederationBulkStore(here.address())
+    made: Store = (
+        open_store(RedisOptions(url=redis_url))
+        if request.param == "redis"
+        else FederationBulkStore(here.address())
+    )
     yield made
     made.close()
 
@@ -58,13 +72,17 @@ def test_a_range_is_read_in_order_and_whole(store: Store, fresh: Fresh) -> None:
     assert read(store, part._replace(first=17, last=4711)) == list(enumerate(values, 1))[16:4711]
 
 
-def test_times_and_ages_are_those_of_the_queue(store: Store, fresh: Fresh, direct: RedisStore) -> None:
+def test_times_and_ages_are_those_of_the_queue(
+    store: Store, fresh: Fresh, direct: RedisStore
+) -> None:
     parts = [filled(store, fresh(), [b"x"] * 3) for _ in range(3)]
     wanted = {part.queue: (1, 3) for part in parts}
     found = fetch_times(store, parts)
     assert found == fetch_times(direct, parts)
     assert set(found) == set(wanted)
-    assert [(times.born, [id for _, id in times.pairs]) for times in found.values()] == [(part.born, [0, 3]) for part in parts]
+    assert [(times.born, [id for _, id in times.pairs]) for times in found.values()] == [
+        (part.born, [0, 3]) for part in parts
+    ]
     ages = dict(store.ages({part.queue: 3 for part in parts} | {"no-such-queue": 1}))
     assert ages.pop("no-such-queue") == -1
     assert all(age >= 0 for age in ages.values())
@@ -75,7 +93,9 @@ def test_values_of_every_kind_come_through(store: Store, fresh: Fresh) -> None:
     assert read(store, filled(store, fresh(), values)) == list(enumerate(values, 1))
 
 
-def test_a_range_of_another_incarnation_or_with_missing_messages_is_an_error(store: Store, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_range_of_another_incarnation_or_with_missing_messages_is_an_error(
+    store: Store, direct: RedisStore, fresh: Fresh
+) -> None:
     part = filled(store, fresh(), [b"%d" % i for i in range(100)])
     with pytest.raises(QueueRecreated):
         read(store, part._replace(born="another"))
@@ -99,7 +119,9 @@ def test_a_read_that_is_left_half_way_does_not_disturb_the_next(store: Store, fr
     assert len(read(store, part)) == 20_000
 
 
-def test_states_marks_and_counters_are_those_of_redis(store: Store, direct: RedisStore, fresh: Fresh) -> None:
+def test_states_marks_and_counters_are_those_of_redis(
+    store: Store, direct: RedisStore, fresh: Fresh
+) -> None:
     names = [fresh(), fresh("ü/ :"), fresh()]
     for name in names[:2]:
         filled(store, name, [b"1", b"2", b"3"])
@@ -122,7 +144,9 @@ def test_attach_creates_adopts_or_misses(store: Store, fresh: Fresh) -> None:
     assert queue in store.discover(lambda name: name == queue)
 
 
-def test_acks_subscriptions_and_leases_are_those_of_redis(store: Store, direct: RedisStore, fresh: Fresh) -> None:
+def test_acks_subscriptions_and_leases_are_those_of_redis(
+    store: Store, direct: RedisStore, fresh: Fresh
+) -> None:
     part = filled(store, fresh(), [b"%d" % i for i in range(10)])
     queue = part.queue
     assert store.subscribe({queue: "earliest"}, "audit") == {queue: 0}
@@ -140,7 +164,9 @@ def test_acks_subscriptions_and_leases_are_those_of_redis(store: Store, direct: 
     assert store.traces(queue) == direct.traces(queue)
 
 
-def test_a_staged_batch_becomes_visible_once_however_often_it_is_committed(store: Store, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_staged_batch_becomes_visible_once_however_often_it_is_committed(
+    store: Store, direct: RedisStore, fresh: Fresh
+) -> None:
     part, sink = filled(store, fresh(), [b"before"]), fresh("sink")
     values = [b"%d" % i for i in range(2500)]
     one, two = staged(store, part.queue, values), staged(store, part.queue, [b"last"])
@@ -149,7 +175,11 @@ def test_a_staged_batch_becomes_visible_once_however_often_it_is_committed(store
     assert store.record(sink, 0, [one, two], "query") == (one, two) == store.recorded(sink, 0)
     for _ in range(3):
         assert store.commit(part.queue, sink, 0, [one, two]) is None
-    assert [value for _, value in read(store, part._replace(last=2502))] == [b"before", *values, b"last"]
+    assert [value for _, value in read(store, part._replace(last=2502))] == [
+        b"before",
+        *values,
+        b"last",
+    ]
     assert store.recorded(sink, 1) == ()
     store.forget(sink, [one, two])
     assert store.recorded(sink, 0) == ()
@@ -160,13 +190,18 @@ def test_a_batch_that_was_recorded_before_stays_what_it_was(store: Store, fresh:
     first, second = staged(store, queue, [b"1"]), staged(store, queue, [b"2"])
     assert store.record(sink, 5, [first], "q", "same:offsets") == (first,)
     assert store.record(sink, 5, [second], "q", "same:offsets") == (first,)
-    with pytest.raises(BatchChanged, match="recorded with other offsets than it has now: recorded up to offsets; now up to more"):
+    with pytest.raises(
+        BatchChanged,
+        match="recorded with other offsets than it has now: recorded up to offsets; now up to more",
+    ):
         store.record(sink, 5, [second], "q", "other:more")
     with pytest.raises(StaleBatch, match="batch 4 was offered but batch 5"):
         store.record(sink, 4, [second])
 
 
-def test_staged_rows_that_are_gone_are_noticed_before_the_commit(store: Store, fresh: Fresh) -> None:
+def test_staged_rows_that_are_gone_are_noticed_before_the_commit(
+    store: Store, fresh: Fresh
+) -> None:
     queue = filled(store, fresh(), [b"0"]).queue
     found = staged(store, queue, [b"1", b"2"])
     store.discard([found])
@@ -186,7 +221,9 @@ def test_a_full_queue_says_how_many_are_left(store: Store, fresh: Fresh) -> None
     assert store.commit(queue, sink, 0, [found]) is None
 
 
-def test_what_is_pushed_while_a_queue_is_emptied_stays(store: Store, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_pushed_while_a_queue_is_emptied_stays(
+    store: Store, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = filled(store, fresh(), [b"old"] * 3).queue
     ends = RedisStore.ends
     monkeypatch.setattr(RedisStore, "ends", lambda *a: (ends(*a), direct.push(queue, [b"new"]))[0])
@@ -195,7 +232,9 @@ def test_what_is_pushed_while_a_queue_is_emptied_stays(store: Store, direct: Red
     assert read(store, Range(queue, state.born, 4, 4)) == [(4, b"new")]
 
 
-def test_what_a_task_staged_in_vain_is_taken_back(store: Store, direct: RedisStore, fresh: Fresh) -> None:
+def test_what_a_task_staged_in_vain_is_taken_back(
+    store: Store, direct: RedisStore, fresh: Fresh
+) -> None:
     queue = filled(store, fresh(), [b"0"]).queue
     appender, key = store.appender(), store.keys(queue).stage(attempt())
     appender.stage(queue, key, [b"x" * 100] * 30_000)
@@ -205,8 +244,16 @@ def test_what_a_task_staged_in_vain_is_taken_back(store: Store, direct: RedisSto
 
 
 def test_a_push_wakes_an_idle_reader(store: Store, direct: RedisStore, fresh: Fresh) -> None:
-    queue, other, notified = filled(store, fresh(), [b"0"]).queue, filled(store, fresh(), [b"0"]).queue, threading.Event()
-    listener: PushListeners = store.push_listeners(notified)[0] if isinstance(store, FederationBulkStore) else RedisPushListeners(store, notified)
+    queue, other, notified = (
+        filled(store, fresh(), [b"0"]).queue,
+        filled(store, fresh(), [b"0"]).queue,
+        threading.Event(),
+    )
+    listener: PushListeners = (
+        store.push_listeners(notified)[0]
+        if isinstance(store, FederationBulkStore)
+        else RedisPushListeners(store, notified)
+    )
     listener.listen([queue])
     wait_until(notified.is_set, what="the listener listens")
     for _ in range(3):

@@ -1,5 +1,6 @@
-"""Objects of another bus as a program uses them: what is special when they are behind a federation server. What they share with local ones is tested
-by the contract in tests/bus/."""
+"""Objects of another bus as a program uses them: what is special when they are behind a federation
+server. What they share with local ones is tested by the contract in tests/bus/.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.message import Message
-from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, MessageRefused, QueueFull, StateError
+from busmq_spark.errors import (
+    ConfigError,
+    FederationLost,
+    FederationRefused,
+    MessageRefused,
+    QueueFull,
+    StateError,
+)
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.channel import RemoteChannel
@@ -28,15 +36,23 @@ from tests.support import PATIENCE_S
 WRONG = "not-the-right-horse"
 
 
-# -- a bus without Redis --------------------------------------------------------------------------------------------------------------------
+# -- a bus without Redis ---------------------------------------------------------------------------
 
 
-async def test_a_bus_that_only_federates_needs_no_redis_and_says_so(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bus_that_only_federates_needs_no_redis_and_says_so(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BUSMQ_REDIS_URL", "redis://127.0.0.1:1")
     async with far(redis_url) as both:
         assert not both.bus.online
         queue = both.bus.queue(fresh())
-        for call in (queue.attach, queue.count, both.bus.pubsub("p").subscribe, both.bus.persist("r").load, lambda: both.bus.channel("c").connect()):
+        for call in (
+            queue.attach,
+            queue.count,
+            both.bus.pubsub("p").subscribe,
+            both.bus.persist("r").load,
+            lambda: both.bus.channel("c").connect(),
+        ):
             with pytest.raises(StateError, match=r"a bus without Redis.*bus\.federate"):
                 await call()
         async with both.bus.federate(queue) as same:
@@ -52,7 +68,9 @@ async def test_a_bus_that_only_federates_needs_no_redis_and_says_so(redis_url: s
         ({"federate": "wss://h/bus", "federate_tls_ca": "/nowhere.pem"}, "no file"),
     ],
 )
-async def test_a_bad_address_is_an_error_before_anything_is_connected(settings: dict[str, Any], why: str) -> None:
+async def test_a_bad_address_is_an_error_before_anything_is_connected(
+    settings: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ConfigError, match=why) as raised:
         async with Bus(**{"federate_secret": SECRET, **settings}):
             pass
@@ -67,10 +85,12 @@ async def test_federating_names_the_server_or_knows_the_only_one(redis_url: str)
             bus.federate("q", "ws://127.0.0.1:1/bus", secret=SECRET)
 
 
-# -- who is let in --------------------------------------------------------------------------------------------------------------------------
+# -- who is let in ---------------------------------------------------------------------------------
 
 
-async def test_a_wrong_secret_is_final_and_shown_nowhere(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrong_secret_is_final_and_shown_nowhere(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG):
         async with far(redis_url, federate_secret=WRONG) as both:
             queue = both.queue(fresh())
@@ -80,15 +100,25 @@ async def test_a_wrong_secret_is_final_and_shown_nowhere(redis_url: str, fresh: 
             with pytest.raises(FederationRefused):
                 await queue.count()
             assert both.cutter.connections == dialled == 1
-            shown = [*traceback.format_exception(raised.value), repr(queue), repr(both.bus.options), repr(both.bus), caplog.text]
+            shown = [
+                *traceback.format_exception(raised.value),
+                repr(queue),
+                repr(both.bus.options),
+                repr(both.bus),
+                caplog.text,
+            ]
     assert WRONG not in " ".join(shown)
     assert SECRET not in caplog.text
 
 
-async def test_a_secret_comes_from_the_call_a_table_or_the_environment(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_secret_comes_from_the_call_a_table_or_the_environment(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with far(redis_url) as both:
         url = both.server.url
-        async with Bus(federate=url, federate_secret={url: SECRET, "ws://elsewhere/bus": WRONG}) as bus:
+        async with Bus(
+            federate=url, federate_secret={url: SECRET, "ws://elsewhere/bus": WRONG}
+        ) as bus:
             assert not await bus.federate(bus.queue(fresh())).exists()
         async with Bus(redis_url) as bus:
             assert not await bus.federate(bus.queue(fresh()), url, secret=SECRET).exists()
@@ -98,9 +128,13 @@ async def test_a_secret_comes_from_the_call_a_table_or_the_environment(redis_url
             assert not await bus.federate(bus.queue(fresh()), url).exists()
 
 
-async def test_what_a_secret_may_not_do_is_refused_to_who_asks(redis_url: str, fresh: Fresh) -> None:
+async def test_what_a_secret_may_not_do_is_refused_to_who_asks(
+    redis_url: str, fresh: Fresh
+) -> None:
     name = fresh("shut")
-    keyring = Keyring({"reader": (SECRET, Grants.parse({"read": ["open*"], "write": ["open*"]}, "here"))})
+    keyring = Keyring(
+        {"reader": (SECRET, Grants.parse({"read": ["open*"], "write": ["open*"]}, "here"))}
+    )
     async with far(redis_url, keyring) as both:
         queue = both.queue(name)
         with pytest.raises(FederationRefused):
@@ -110,7 +144,9 @@ async def test_what_a_secret_may_not_do_is_refused_to_who_asks(redis_url: str, f
             assert await allowed.push("x") == 1
 
 
-async def test_what_may_not_be_consumed_ends_the_consumption_with_the_refusal(redis_url: str, fresh: Fresh) -> None:
+async def test_what_may_not_be_consumed_ends_the_consumption_with_the_refusal(
+    redis_url: str, fresh: Fresh
+) -> None:
     keyring = Keyring({"writer": (SECRET, Grants.parse({"write": ["*"]}, "here"))})
     async with far(redis_url, keyring) as both, both.queue(fresh()) as queue:
         assert await queue.push("x") == 1
@@ -118,20 +154,29 @@ async def test_what_may_not_be_consumed_ends_the_consumption_with_the_refusal(re
             await anext(queue.consume())
 
 
-# -- while the server is unreachable --------------------------------------------------------------------------------------------------------
+# -- while the server is unreachable ---------------------------------------------------------------
 
 
-async def test_a_server_that_is_away_is_an_error_that_names_it_after_a_while(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_away_is_an_error_that_names_it_after_a_while(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.3)
     async with Bus(federate="ws://127.0.0.1:1/bus", federate_secret=SECRET) as bus:
         queue = bus.federate(bus.queue(fresh()))
-        for call in (queue.attach, queue.count, bus.federate(bus.channel("c")).connect, lambda: bus.federate(bus.pubsub("p")).publish("x")):
+        for call in (
+            queue.attach,
+            queue.count,
+            bus.federate(bus.channel("c")).connect,
+            lambda: bus.federate(bus.pubsub("p")).publish("x"),
+        ):
             with pytest.raises(FederationLost, match=r"127\.0\.0\.1:1/bus"):
                 await call()
         assert not queue.attached
 
 
-async def test_a_server_that_went_silent_is_found_by_the_heartbeat(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_went_silent_is_found_by_the_heartbeat(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sockets, "HEARTBEAT_INTERVAL_S", 0.05)
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         both.cutter.hush()
@@ -142,9 +187,13 @@ async def test_a_server_that_went_silent_is_found_by_the_heartbeat(redis_url: st
         assert await queue.push("after it") == 1
 
 
-async def test_what_waits_while_the_bus_is_left_fails_and_a_bus_may_be_entered_again(redis_url: str, fresh: Fresh) -> None:
+async def test_what_waits_while_the_bus_is_left_fails_and_a_bus_may_be_entered_again(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(federate="ws://127.0.0.1:1/bus", federate_secret=SECRET) as bus:
-        waiting = [asyncio.ensure_future(bus.federate(bus.queue(fresh())).count()) for _ in range(2)]
+        waiting = [
+            asyncio.ensure_future(bus.federate(bus.queue(fresh())).count()) for _ in range(2)
+        ]
         await until(lambda: bus._links._pools and len(asyncio.all_tasks()) > 6)
     for each in waiting:
         with pytest.raises((FederationLost, StateError)):
@@ -157,10 +206,12 @@ async def test_what_waits_while_the_bus_is_left_fails_and_a_bus_may_be_entered_a
                 assert await queue.push("x") == turn + 1
 
 
-# -- coming back ----------------------------------------------------------------------------------------------------------------------------
+# -- coming back -----------------------------------------------------------------------------------
 
 
-async def test_listeners_and_state_outlive_the_link(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listeners_and_state_outlive_the_link(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         seen: list[Any] = []
@@ -180,7 +231,9 @@ async def test_listeners_and_state_outlive_the_link(redis_url: str, fresh: Fresh
         assert seen == [FederationLost, "once", "back", FederationLost, "back", "detached"]
 
 
-async def test_a_consumption_goes_on_with_what_is_left(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumption_goes_on_with_what_is_left(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         await queue.push_many(range(30))
@@ -193,9 +246,15 @@ async def test_a_consumption_goes_on_with_what_is_left(redis_url: str, fresh: Fr
         assert await queue.count() == 10
 
 
-async def test_a_reader_that_removes_nothing_goes_on_behind_the_last_one_seen(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_removes_nothing_goes_on_behind_the_last_one_seen(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
-    async with far(redis_url) as both, both.queue(name := fresh()) as queue, both.home.queue(name) as there:
+    async with (
+        far(redis_url) as both,
+        both.queue(name := fresh()) as queue,
+        both.home.queue(name) as there,
+    ):
         await there.push_many(range(10))
         reader = queue.consume(remove=False, index=2)
         assert [(await anext(reader)).id for _ in range(8)] == list(range(3, 11))
@@ -203,13 +262,17 @@ async def test_a_reader_that_removes_nothing_goes_on_behind_the_last_one_seen(re
         queue.on("reconnecting", lambda _: lost.set())
         both.cutter.cut()
         await lost.wait()
-        removed = [message async for message in there.consume(max=4)]  # the positions of the others shift
+        removed = [
+            message async for message in there.consume(max=4)
+        ]  # the positions of the others shift
         assert ids(removed) == [1, 2, 3, 4]
         await there.push_many("ab")
         assert [(await anext(reader)).id for _ in range(2)] == [11, 12]
 
 
-async def test_reliable_messages_that_were_not_acked_come_again(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reliable_messages_that_were_not_acked_come_again(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         await queue.push_many(range(5))
@@ -229,7 +292,9 @@ async def test_reliable_messages_that_were_not_acked_come_again(redis_url: str, 
         assert (await anext(again)).id == 6
 
 
-async def test_an_ack_that_lost_its_link_is_given_by_the_next(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ack_that_lost_its_link_is_given_by_the_next(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both, both.queue(name := fresh()) as queue:
         await queue.push_many(range(3))
@@ -244,7 +309,9 @@ async def test_an_ack_that_lost_its_link_is_given_by_the_next(redis_url: str, fr
             assert (await anext(there.consume(reliable=True))).id == 3
 
 
-async def test_what_was_acked_into_a_dead_link_does_not_come_again(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_acked_into_a_dead_link_does_not_come_again(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         await queue.push_many(range(3))
@@ -259,7 +326,9 @@ async def test_what_was_acked_into_a_dead_link_does_not_come_again(redis_url: st
         await queue.stop()
 
 
-async def test_a_subscription_and_a_channel_come_back(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_subscription_and_a_channel_come_back(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both:
         bus, name = both.bus, fresh()
@@ -277,7 +346,10 @@ async def test_a_subscription_and_a_channel_come_back(redis_url: str, fresh: Fre
             await both.home.pubsub(name).publish("heard")
             assert (await anext(aiter(news))).text == "heard"
             peer.send("b")
-            assert [(await anext(channel.messages())).text for _ in range(2)] == ["a", "b"]  # it was not acked
+            assert [(await anext(channel.messages())).text for _ in range(2)] == [
+                "a",
+                "b",
+            ]  # it was not acked
             assert await channel.send("to the peer") > 0
             assert (await anext(peer.messages())).text == "to the peer"
 
@@ -290,22 +362,32 @@ async def test_a_message_that_comes_before_the_word_that_the_channel_is_back_wak
 
     async def slowly(channel: RemoteChannel, line: RemoteObjectConnection) -> None:
         await restore(channel, line)
-        await until(lambda: channel._state.name == "JOINING" or any(isinstance(item, Message) for item in channel._received))
+        await until(
+            lambda: (
+                channel._state.name == "JOINING"
+                or any(isinstance(item, Message) for item in channel._received)
+            )
+        )
 
     monkeypatch.setattr(RemoteChannel, "_restore", slowly)
     async with far(redis_url) as both:
         there = both.bus.channel(fresh())
-        async with await both.bus.federate(there).listen(reliable=True) as channel, both.home.channel(there.name) as peer:
+        async with (
+            await both.bus.federate(there).listen(reliable=True) as channel,
+            both.home.channel(there.name) as peer,
+        ):
             peer.send("a")
             assert (await anext(channel.messages())).text == "a"
             both.cutter.cut()
             assert (await asyncio.wait_for(anext(channel.messages()), PATIENCE_S)).text == "a"
 
 
-# -- limits ---------------------------------------------------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
-async def test_a_slow_reliable_reader_stops_the_server_and_gets_every_message_once(redis_url: str, fresh: Fresh) -> None:
+async def test_a_slow_reliable_reader_stops_the_server_and_gets_every_message_once(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with far(redis_url) as both, both.queue(name := fresh()) as queue:
         async with both.home.queue(name) as there:
             await there.push_many(range(6000))
@@ -330,8 +412,14 @@ async def test_numbers_of_callbacks_are_used_again(redis_url: str, fresh: Fresh)
         assert queue.handle.remote._next < 1100
 
 
-async def test_of_many_that_do_not_fit_a_beginning_is_stored_although_others_make_room(redis_url: str, fresh: Fresh) -> None:
-    async with far(redis_url) as both, both.home.queue(name := fresh()) as there, both.queue(name) as queue:
+async def test_of_many_that_do_not_fit_a_beginning_is_stored_although_others_make_room(
+    redis_url: str, fresh: Fresh
+) -> None:
+    async with (
+        far(redis_url) as both,
+        both.home.queue(name := fresh()) as there,
+        both.queue(name) as queue,
+    ):
         await there.close()
         await there.attach(maxsize=3)
         await queue.detach()
@@ -349,7 +437,9 @@ async def test_of_many_that_do_not_fit_a_beginning_is_stored_although_others_mak
             taken.clear()
 
 
-async def test_bytes_that_are_no_text_are_refused_before_they_are_sent(redis_url: str, fresh: Fresh) -> None:
+async def test_bytes_that_are_no_text_are_refused_before_they_are_sent(
+    redis_url: str, fresh: Fresh
+) -> None:
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         with pytest.raises(MessageRefused, match="federation carries text"):
             queue.push_many(["a", b"\xff"])
@@ -358,7 +448,9 @@ async def test_bytes_that_are_no_text_are_refused_before_they_are_sent(redis_url
         assert (await anext(queue.consume())).value == b"\xc3\xa9 \x00"
 
 
-async def test_leaving_the_bus_detaches_over_there_and_leaves_no_task(redis_url: str, fresh: Fresh) -> None:
+async def test_leaving_the_bus_detaches_over_there_and_leaves_no_task(
+    redis_url: str, fresh: Fresh
+) -> None:
     before = asyncio.all_tasks()
     async with far(redis_url) as both:
         queue = both.queue(fresh())
@@ -375,9 +467,17 @@ def test_without_a_loop_it_is_the_same(redis_url: str, fresh: Fresh) -> None:
     from tests.bus.federated import SECRET as THEIRS
     from tests.bus.federated import serving
 
-    with serving(redis_url) as url, Bus.sync(federate=url, federate_secret=THEIRS) as bus, bus.federate(bus.queue(fresh())) as queue:
+    with (
+        serving(redis_url) as url,
+        Bus.sync(federate=url, federate_secret=THEIRS) as bus,
+        bus.federate(bus.queue(fresh())) as queue,
+    ):
         assert (queue.push({"n": 1}), queue.push_many(["a", "b"])) == (1, [2, 3])
-        assert [(message.id, message.text) for message in queue.consume(max=3)] == [(1, '{"n":1}'), (2, "a"), (3, "b")]
+        assert [(message.id, message.text) for message in queue.consume(max=3)] == [
+            (1, '{"n":1}'),
+            (2, "a"),
+            (3, "b"),
+        ]
         record = bus.federate(bus.persist(fresh()))
         record["a"] = [1]
         assert record.save()

@@ -10,7 +10,10 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import announced_name
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.federation.client.queue_location_listener import MAX_ANNOUNCED_TTL_S, _parse_announcement
+from busmq_spark.federation.client.queue_location_listener import (
+    MAX_ANNOUNCED_TTL_S,
+    _parse_announcement,
+)
 from tests.bus.tools import redis, until
 from tests.conftest import Fresh
 from tests.federation.far import far
@@ -30,8 +33,13 @@ async def knows(bus: Bus, name: str, source: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_queue_announced_over_there_is_found_here_and_used_there(redis_url: str, elsewhere: str, fresh: Fresh) -> None:
-    async with far(redis_url) as both, Bus(elsewhere, federate=both.server.url, federate_secret=SECRET) as bus:
+async def test_a_queue_announced_over_there_is_found_here_and_used_there(
+    redis_url: str, elsewhere: str, fresh: Fresh
+) -> None:
+    async with (
+        far(redis_url) as both,
+        Bus(elsewhere, federate=both.server.url, federate_secret=SECRET) as bus,
+    ):
         federating: list[str] = []
         bus.on("federating", federating.append)
         shown, hidden = both.home.queue(fresh("shown")), both.home.queue(fresh("hidden"))
@@ -52,9 +60,14 @@ async def test_a_queue_announced_over_there_is_found_here_and_used_there(redis_u
         assert (await anext(shown.consume())).text == "from here"
 
 
-async def test_a_queue_of_this_bus_stays_what_it_is(redis_url: str, elsewhere: str, fresh: Fresh) -> None:
+async def test_a_queue_of_this_bus_stays_what_it_is(
+    redis_url: str, elsewhere: str, fresh: Fresh
+) -> None:
     """npm busmq writes another source and another ttl into it (protocol Q5)."""
-    async with far(redis_url) as both, Bus(elsewhere, federate=both.server.url, federate_secret=SECRET) as bus:
+    async with (
+        far(redis_url) as both,
+        Bus(elsewhere, federate=both.server.url, federate_secret=SECRET) as bus,
+    ):
         federating = asyncio.Event()
         bus.on("federating", lambda _: federating.set())
         name, other = fresh("mine"), fresh("other")
@@ -76,7 +89,10 @@ async def test_a_queue_of_this_bus_stays_what_it_is(redis_url: str, elsewhere: s
     [
         ('{"event":"queue","key":"bus:queue:a:b:metadata","ttl":30}', ("a:b", 30)),
         ('{"event":"queue","key":"{bus:queue:a}:metadata","ttl":1}', ("a", 1)),
-        ('{"event":"queue","key":"bus:queue:a:metadata","ttl":99999999999}', ("a", MAX_ANNOUNCED_TTL_S)),
+        (
+            '{"event":"queue","key":"bus:queue:a:metadata","ttl":99999999999}',
+            ("a", MAX_ANNOUNCED_TTL_S),
+        ),
         ('{"event":"queue","key":"bus:persisted:a","ttl":30}', None),
         ('{"event":"queue","key":"bus:queue::metadata","ttl":30}', None),
         ('{"event":"queue","key":"bus:queue:a:messages","ttl":30}', None),
@@ -89,10 +105,17 @@ async def test_a_queue_of_this_bus_stays_what_it_is(redis_url: str, elsewhere: s
         ("no json", None),
     ],
 )
-def test_only_the_metadata_key_of_a_queue_is_believed(text: str, found: tuple[str, int] | None) -> None:
+def test_only_the_metadata_key_of_a_queue_is_believed(
+    text: str, found: tuple[str, int] | None
+) -> None:
     assert _parse_announcement(text) == found
 
 
 def test_a_name_is_read_from_a_key_of_either_layout() -> None:
     assert announced_name("bus:queue:x:metadata") == announced_name("{bus:queue:x}:metadata") == "x"
-    assert announced_name("metadata") is announced_name("bus:queue:x") is announced_name("{bus:queue:x:metadata") is None
+    assert (
+        announced_name("metadata")
+        is announced_name("bus:queue:x")
+        is announced_name("{bus:queue:x:metadata")
+        is None
+    )

@@ -1,4 +1,6 @@
-"""A link that is cut at byte k, again and again: nothing acked is lost, order is kept, every call is answered or raises."""
+"""A link that is cut at byte k, again and again: nothing acked is lost, order is kept, every call
+is answered or raises.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def cutting(least: int, most: int) -> itertools.chain[int]:
 
 
 async def push_all(queue: Any, numbers: range) -> list[int]:
-    """Push numbers, many under way at once; one whose push failed is pushed no more. Those that were answered."""
+    """Push numbers, many under way at once; one whose push failed is pushed no more. Those that
+    were answered.
+    """
     answered = []
     for n, push in [(n, queue.push(n)) for n in numbers]:
         try:
@@ -47,10 +51,18 @@ async def test_pushes_over_a_link_that_is_cut_are_stored_in_order_or_raise(
     redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     quick(monkeypatch)
-    async with far(redis_url) as both, both.home.queue(name := fresh()) as there, both.queue(name) as queue:
+    async with (
+        far(redis_url) as both,
+        both.home.queue(name := fresh()) as there,
+        both.queue(name) as queue,
+    ):
         setattr(both.cutter, way, cutting(5_000, 40_000))
         both.cutter.cut()
-        answered = [n for turn in range(20) for n in await push_all(queue, range(100 * turn, 100 * turn + 100))]
+        answered = [
+            n
+            for turn in range(20)
+            for n in await push_all(queue, range(100 * turn, 100 * turn + 100))
+        ]
         stored = [message.json() async for message in there.consume(max=await there.count())]
         assert stored == sorted({*stored})  # in order, none twice
         assert {*answered} <= {*stored}
@@ -62,7 +74,11 @@ async def test_reliable_consuming_over_a_link_that_is_cut_loses_nothing_that_was
     redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     quick(monkeypatch)
-    async with far(redis_url) as both, both.home.queue(name := fresh()) as there, both.queue(name) as queue:
+    async with (
+        far(redis_url) as both,
+        both.home.queue(name := fresh()) as there,
+        both.queue(name) as queue,
+    ):
         await there.push_many(range(3000))
         setattr(both.cutter, way, cutting(600, 6000))
         both.cutter.cut()
@@ -83,14 +99,20 @@ async def test_reliable_consuming_over_a_link_that_is_cut_loses_nothing_that_was
         assert ids([message async for message in there.consume(reliable=True, max=1)]) == [3001]
 
 
-async def test_every_question_over_a_link_that_is_cut_is_answered(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_question_over_a_link_that_is_cut_is_answered(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         await queue.push_many("abc")
         both.cutter.down = cutting(300, 1500)
         both.cutter.cut()
         for _ in range(150):
-            assert await asyncio.gather(queue.count(), queue.exists(), queue.ttl()) == [3, True, MIN_RECORD_TTL_S]
+            assert await asyncio.gather(queue.count(), queue.exists(), queue.ttl()) == [
+                3,
+                True,
+                MIN_RECORD_TTL_S,
+            ]
 
 
 async def test_attaching_and_leaving_over_a_link_that_is_cut_leaves_nothing_behind(
@@ -117,22 +139,31 @@ async def test_attaching_and_leaving_over_a_link_that_is_cut_leaves_nothing_behi
 async def nothing_attached(both: Far) -> None:
     """At the server, too, once it has noticed."""
     async with asyncio.timeout(60):
-        while [thing for thing in both.home._objects if not repr(thing).startswith("Pubsub('bus:")]:  # noqa: ASYNC110  # no event announces it
+        # No event announces it
+        while [thing for thing in both.home._objects if not repr(thing).startswith("Pubsub('bus:")]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def test_each_dial_gives_a_handshake_that_does_not_end_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_dial_gives_a_handshake_that_does_not_end_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     quick(monkeypatch)
     monkeypatch.setattr(sockets, "HANDSHAKE_TIMEOUTS_S", (0.0625, 0.25))
     came: list[asyncio.StreamWriter] = []
-    async with await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(
+        lambda _, writer: came.append(writer), "127.0.0.1", 0
+    ) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/bus"
         async with Bus(federate=url, federate_secret=SECRET, federate_sockets=1) as bus:
             [pool] = cast("FederationClients", bus._federation_links())._pools.values()
             said: list[str] = []
-            monkeypatch.setattr(pool.sockets[0], "_changed", lambda: said.append(str(pool.last_error)))
+            monkeypatch.setattr(
+                pool.sockets[0], "_changed", lambda: said.append(str(pool.last_error))
+            )
             await until(lambda: len(said) >= 4)
         for writer in came:
             writer.close()
-    given = [float(text.partition("no handshake within ")[2].partition(" s")[0]) for text in said[:4]]
+    given = [
+        float(text.partition("no handshake within ")[2].partition(" s")[0]) for text in said[:4]
+    ]
     assert given == [0.0625, 0.125, 0.25, 0.25]

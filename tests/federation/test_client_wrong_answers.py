@@ -1,4 +1,6 @@
-"""A server that answers what it should not: the line ends with an error, and the bus and its other objects live."""
+"""A server that answers what it should not: the line ends with an error, and the bus and its other
+objects live.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,25 @@ from tests.federation.tools import SECRET
 
 BAD: list[Any] = ["seven", {"a": 1}, [1], -1, 1.5, 2**60, True, "9" * 30, ""]
 NO_PROTOCOL = r"WIRE|does not speak"
-EVENTS: dict[str, dict[str, list[Any]]] = {"attach": {"attached": [True]}, "subscribe": {"subscribed": []}, "connect": {"connect": []}}
+EVENTS: dict[str, dict[str, list[Any]]] = {
+    "attach": {"attached": [True]},
+    "subscribe": {"subscribed": []},
+    "connect": {"connect": []},
+}
 LATER_S = 60.0
 
 
 class Wrong:
-    """Speaks the protocol as npm servers do, except where ``answers`` or ``events`` say something else."""
+    """Speaks the protocol as npm servers do, except where ``answers`` or ``events`` say something
+    else.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Any]] = {}
         self.events: dict[str, list[Any]] = {}
-        self.methods: Callable[[list[str]], dict[str, Any]] = lambda names: {str(at): ["0", name] for at, name in enumerate(names)}
+        self.methods: Callable[[list[str]], dict[str, Any]] = lambda names: {
+            str(at): ["0", name] for at, name in enumerate(names)
+        }
         self.url = ""
 
     async def serve(self, socket: ServerConnection) -> None:
@@ -59,7 +69,14 @@ class Wrong:
                         if (channel, other) in listening:
                             await self._say(socket, channel, listening[channel, other], wrong)
 
-    async def _say(self, socket: ServerConnection, channel: bytes, method: int | str, arguments: list[Any], callbacks: Any = None) -> None:
+    async def _say(
+        self,
+        socket: ServerConnection,
+        channel: bytes,
+        method: int | str,
+        arguments: list[Any],
+        callbacks: Any = None,
+    ) -> None:
         line = {"method": method, "arguments": arguments, "callbacks": callbacks or {}, "links": []}
         await socket.send(channel + b"1" + json.dumps(line).encode() + b"\n")
 
@@ -75,18 +92,26 @@ async def wrong_server() -> AsyncIterator[Wrong]:
 @asynccontextmanager
 async def between(redis_url: str, fresh: Fresh) -> AsyncIterator[tuple[Wrong, Bus]]:
     """A bus that is well at the end, whatever its server answers."""
-    async with wrong_server() as wrong, Bus(redis_url, federate=wrong.url, federate_secret=SECRET) as bus, bus.queue(fresh()) as local:
+    async with (
+        wrong_server() as wrong,
+        Bus(redis_url, federate=wrong.url, federate_secret=SECRET) as bus,
+        bus.queue(fresh()) as local,
+    ):
         yield wrong, bus
         assert await local.push("well") == 1
 
 
 @pytest.mark.parametrize("bad", BAD, ids=repr)
-async def test_a_wrong_answer_is_an_error_of_its_call(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
+async def test_a_wrong_answer_is_an_error_of_its_call(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, bad: Any
+) -> None:
     quick(monkeypatch)
     async with between(redis_url, fresh) as (wrong, bus):
         queue: Any = bus.federate(bus.queue("q"))
         await queue.attach()
-        wrong.answers = {name: [None, bad] for name in ("push", "count", "exists", "ttl", "metadata")}
+        wrong.answers = {
+            name: [None, bad] for name in ("push", "count", "exists", "ttl", "metadata")
+        }
         async with asyncio.timeout(LATER_S):
             with pytest.raises(BusError, match=NO_PROTOCOL):
                 await queue.push("x")
@@ -101,8 +126,14 @@ async def test_a_wrong_answer_is_an_error_of_its_call(redis_url: str, fresh: Fre
             assert await queue.push("x") == 7
 
 
-@pytest.mark.parametrize("arguments", [[], [7, "text"], ["text"], ["text", "seven"], [None, None], [["a"], -1], ["text", 2**70]], ids=repr)
-async def test_a_wrong_message_ends_the_line(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, arguments: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [[], [7, "text"], ["text"], ["text", "seven"], [None, None], [["a"], -1], ["text", 2**70]],
+    ids=repr,
+)
+async def test_a_wrong_message_ends_the_line(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, arguments: list[Any]
+) -> None:
     quick(monkeypatch)
     async with between(redis_url, fresh) as (wrong, bus):
         wrong.events = {"message": arguments}
@@ -112,7 +143,9 @@ async def test_a_wrong_message_ends_the_line(redis_url: str, fresh: Fresh, monke
         queue.on("error", lambda _: lost.set())
         attaching = asyncio.ensure_future(_attached(queue))
         async with asyncio.timeout(LATER_S):
-            await asyncio.wait({attaching, asyncio.ensure_future(lost.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {attaching, asyncio.ensure_future(lost.wait())}, return_when=asyncio.FIRST_COMPLETED
+            )
         wrong.events = {}
         async with asyncio.timeout(LATER_S):
             await attaching
@@ -120,8 +153,13 @@ async def test_a_wrong_message_ends_the_line(redis_url: str, fresh: Fresh, monke
             assert await queue.push("x") == 7
 
 
-@pytest.mark.parametrize("methods", [lambda _: {}, lambda names: {"0": ["0", names[0]]}, lambda names: {"seven": ["0", names[0]]}])
-async def test_a_wrong_list_of_methods_is_an_error(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, methods: Any) -> None:
+@pytest.mark.parametrize(
+    "methods",
+    [lambda _: {}, lambda names: {"0": ["0", names[0]]}, lambda names: {"seven": ["0", names[0]]}],
+)
+async def test_a_wrong_list_of_methods_is_an_error(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, methods: Any
+) -> None:
     quick(monkeypatch)
     async with between(redis_url, fresh) as (wrong, bus):
         await bus.federate(bus.queue("p")).attach()  # there is a link

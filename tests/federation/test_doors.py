@@ -1,4 +1,6 @@
-"""The doors of a server: addresses behind proxies, crowds of handshakes, who sees names at /metrics, and for whom a token is."""
+"""The doors of a server: addresses behind proxies, crowds of handshakes, who sees names at
+/metrics, and for whom a token is.
+"""
 
 from __future__ import annotations
 
@@ -54,16 +56,30 @@ PROXIES = parse_networks(["127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"])
 )
 def test_the_client_behind_proxies_is_an_address_without_a_port(hops: str, address: str) -> None:
     assert client_address("127.0.0.1", [("X-Forwarded-For", hops)], PROXIES) == address
-    assert client_address("7.7.7.7", [("X-Forwarded-For", hops)], PROXIES) == "7.7.7.7", "a stranger may say what it likes"
+    assert client_address("7.7.7.7", [("X-Forwarded-For", hops)], PROXIES) == "7.7.7.7", (
+        "a stranger may say what it likes"
+    )
 
 
-async def test_ports_that_a_proxy_adds_do_not_evade_the_limit_of_an_address(federation: Serve) -> None:
-    async with federation(limits=PeerLimits(connections_per_address=3), proxies=["127.0.0.1"]) as (_, server), all_closed():
+async def test_ports_that_a_proxy_adds_do_not_evade_the_limit_of_an_address(
+    federation: Serve,
+) -> None:
+    async with (
+        federation(limits=PeerLimits(connections_per_address=3), proxies=["127.0.0.1"]) as (
+            _,
+            server,
+        ),
+        all_closed(),
+    ):
         forms = ("9.9.9.9:1000", "9.9.9.9:1001", "9.9.9.9", "9.9.9.9:1", "[::ffff:9.9.9.9]:77")
         seen = []
         for form in forms:
             raw = await Raw.dial(server.port)
-            seen.append((await raw.ask(request(f"/bus?secret={SECRET}", f"X-Forwarded-For: junk, {form}")))[0])
+            seen.append(
+                (await raw.ask(request(f"/bus?secret={SECRET}", f"X-Forwarded-For: junk, {form}")))[
+                    0
+                ]
+            )
         assert seen == [101, 101, 101, 503, 503]
 
 
@@ -73,9 +89,14 @@ def dialled(port: int, data: bytes) -> socket.socket:
     return made
 
 
-async def test_a_crowd_of_handshakes_does_not_end_those_whose_request_is_there(federation: Serve) -> None:
+async def test_a_crowd_of_handshakes_does_not_end_those_whose_request_is_there(
+    federation: Serve,
+) -> None:
     """The loop does not run while they connect, as when a crowd comes at once."""
-    async with federation(limits=PeerLimits(handshakes=20), proxies=["127.0.0.1"]) as (_, server), all_closed():
+    async with (
+        federation(limits=PeerLimits(handshakes=20), proxies=["127.0.0.1"]) as (_, server),
+        all_closed(),
+    ):
         head = request(f"/bus?secret={SECRET}", "X-Forwarded-For: 9.9.9.9")
         good = [dialled(server.port, head) for _ in range(8)]
         slow = [dialled(server.port, b"GET /bus HTTP/1.1\r\nHost: x\r\n") for _ in range(30)]
@@ -88,7 +109,13 @@ async def test_a_crowd_of_handshakes_does_not_end_those_whose_request_is_there(f
 
 
 async def test_slow_handshakes_behind_a_proxy_count_for_their_client(federation: Serve) -> None:
-    async with federation(limits=PeerLimits(handshakes=6, handshake_s=600.0), proxies=["127.0.0.1"]) as (_, server), all_closed():
+    async with (
+        federation(limits=PeerLimits(handshakes=6, handshake_s=600.0), proxies=["127.0.0.1"]) as (
+            _,
+            server,
+        ),
+        all_closed(),
+    ):
         patient = await Raw.dial(server.port)
         patient.send(b"GET /bus HTTP/1.1\r\nX-Forwarded-For: 9.9.9.9\r\n")
         for _ in range(30):
@@ -97,7 +124,9 @@ async def test_slow_handshakes_behind_a_proxy_count_for_their_client(federation:
         slow = [await Raw.dial(server.port) for _ in range(3)]
         await slow[-1].ask(request("/livez"))  # what came before has been read
         patient.send(request("/").partition(b"\r\n")[2])
-        assert (await patient.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 "), "it was not ended"
+        assert (await patient.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 "), (
+            "it was not ended"
+        )
 
 
 async def test_names_of_secrets_are_shown_at_metrics_to_one_secret_only(federation: Serve) -> None:
@@ -118,9 +147,14 @@ async def test_names_of_secrets_are_shown_at_metrics_to_one_secret_only(federati
         assert (await metrics("Authorization: Bearer payments-0123456789abcdef"))[0] == 401
         assert (await metrics("Authorization: Bearer wrong"))[0] == 401
         status, text = await metrics("Authorization: Bearer prometheus-0123456789abcdef")
-        assert (status, 'busmq_federation_secret_sockets{secret="payments"} 1' in text) == (200, True)
+        assert (status, 'busmq_federation_secret_sockets{secret="payments"} 1' in text) == (
+            200,
+            True,
+        )
     async with federation(ring) as (_, server), all_closed():
-        status, _, body = await (await Raw.dial(server.port)).ask(request("/metrics", "Authorization: Bearer prometheus-0123456789abcdef"))
+        status, _, body = await (await Raw.dial(server.port)).ask(
+            request("/metrics", "Authorization: Bearer prometheus-0123456789abcdef")
+        )
         assert (status, b"payments" in body) == (200, False)
         with pytest.raises(ConfigError, match="'nobody'; expected the name of a secret"):
             FederationServer(server._bus, ring, metrics_secret="nobody")
@@ -154,9 +188,13 @@ BAD_ENDS = {
 }
 
 
-@pytest.mark.parametrize(("what", "form"), [(what, form) for what, forms in BAD_ENDS.items() for form in forms])
+@pytest.mark.parametrize(
+    ("what", "form"), [(what, form) for what, forms in BAD_ENDS.items() for form in forms]
+)
 @pytest.mark.parametrize("in_url", [False, True])
-def test_a_secret_that_a_file_or_shell_has_changed_is_refused_on_both_sides(what: str, form: str, in_url: bool) -> None:
+def test_a_secret_that_a_file_or_shell_has_changed_is_refused_on_both_sides(
+    what: str, form: str, in_url: bool
+) -> None:
     secret = form.format("sixteen-characters-or-more")
     for load in (
         lambda: Keyring.single(secret),
@@ -168,9 +206,14 @@ def test_a_secret_that_a_file_or_shell_has_changed_is_refused_on_both_sides(what
         assert "sixteen" not in str(caught.value)
 
 
-@pytest.mark.parametrize("secret", ["with a space inside it", "ünïcödé-sécrét-日本-secret", "tab\tinside-the-secret-xx"])
+@pytest.mark.parametrize(
+    "secret", ["with a space inside it", "ünïcödé-sécrét-日本-secret", "tab\tinside-the-secret-xx"]
+)
 def test_a_secret_that_no_header_carries_is_refused_on_both_sides(secret: str) -> None:
-    for load in (lambda: Keyring.single(secret), lambda: make_federation_target("ws://h/bus", secret)):
+    for load in (
+        lambda: Keyring.single(secret),
+        lambda: make_federation_target("ws://h/bus", secret),
+    ):
         with pytest.raises(ConfigError, match="no HTTP header can carry"):
             load()
 
@@ -186,14 +229,20 @@ TEXT = '[spark]\nsecret = "sixteen-characters-or-more"\nread = ["orders-*"]\n'
         (TEXT.encode(), 0o440, ""),
         (TEXT.encode("utf-16"), 0o600, "is not UTF-8 text but UTF-16; save it as UTF-8"),
         (TEXT.encode("utf-16-be"), 0o600, "is not TOML"),
-        (b"# f\xfcr Spark\n" + TEXT.encode(), 0o600, "is not UTF-8 text: byte 0xfc in line 1; save it as UTF-8"),
+        (
+            b"# f\xfcr Spark\n" + TEXT.encode(),
+            0o600,
+            "is not UTF-8 text: byte 0xfc in line 1; save it as UTF-8",
+        ),
         (TEXT.encode(), 0o644, "chmod o-rwx"),
         (TEXT.encode(), 0o444, "defaultMode: 0440"),
         (TEXT.encode(), 0o460, "chmod g-w"),
         (TEXT.encode(), 0o660, "chmod g-w"),
     ],
 )
-def test_a_file_of_secrets_is_obeyed_or_says_what_is_wrong(tmp_path: Path, data: bytes, mode: int, found: str) -> None:
+def test_a_file_of_secrets_is_obeyed_or_says_what_is_wrong(
+    tmp_path: Path, data: bytes, mode: int, found: str
+) -> None:
     path = tmp_path / "secrets.toml"
     path.write_bytes(data)
     path.chmod(mode)

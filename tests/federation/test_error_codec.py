@@ -54,8 +54,14 @@ def test_a_peer_of_the_bulk_protocol_learns_no_more(error: BusError) -> None:
 
 
 def test_every_error_that_names_an_address_is_about_us() -> None:
-    """A new class is closed until it is put among those that are open, and one with an address must not be."""
-    named = {kind.code for kind in error_codec.ERRORS_SHOWN_TO_PEERS.values() if re.search(r"\{url\b", kind.template)}
+    """A new class is closed until it is put among those that are open, and one with an address must
+    not be.
+    """
+    named = {
+        kind.code
+        for kind in error_codec.ERRORS_SHOWN_TO_PEERS.values()
+        if re.search(r"\{url\b", kind.template)
+    }
     assert named == {"BUSMQ_FEDERATION_REFUSED"}  # its address is "this bus"
 
 
@@ -63,7 +69,9 @@ def test_every_error_that_names_an_address_is_about_us() -> None:
 def test_an_error_about_the_call_arrives_as_it_was(error: BusError) -> None:
     back = error_codec.error_from_wire(error_codec.error_to_wire(error))
     assert (type(back), back.details, str(back)) == (type(error), error.details, str(error))
-    assert type(decode_error(json.loads(json.dumps(encode_error(error))), "ws://there")) is type(error)
+    assert type(decode_error(json.loads(json.dumps(encode_error(error))), "ws://there")) is type(
+        error
+    )
 
 
 @pytest.mark.parametrize(

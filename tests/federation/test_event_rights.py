@@ -1,4 +1,6 @@
-"""Events over federation: who may subscribe a queue to which, whose the rows are, and what they cost those who publish."""
+"""Events over federation: who may subscribe a queue to which, whose the rows are, and what they
+cost those who publish.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ As = Callable[[str], FederationBulkStore]
 
 @pytest.fixture(scope="module")
 def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
-    ring = Keyring({name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()})
+    ring = Keyring(
+        {name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()}
+    )
     with site(redis_server.url, ring, LIMITS) as made:
         yield made
 
@@ -70,7 +74,9 @@ def as_(here: Site, redis_server: EmbeddedRedis) -> Iterator[As]:
     made: list[FederationBulkStore] = []
 
     def open_as(name: str) -> FederationBulkStore:
-        made.append(FederationBulkStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S)))
+        made.append(
+            FederationBulkStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S))
+        )
         return made[-1]
 
     yield open_as
@@ -92,7 +98,7 @@ def full(store: Any, queue: str) -> str:
     return queue
 
 
-# -- the right -------------------------------------------------------------------------------------------------------------------------------------
+# -- the right -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,9 @@ def full(store: Any, queue: str) -> str:
         ("second", "#", True),
     ],
 )
-def test_a_pattern_needs_one_that_covers_it_and_deny_wins(as_: As, fresh: Fresh, who: str, pattern: str, *, allowed: bool) -> None:
+def test_a_pattern_needs_one_that_covers_it_and_deny_wins(
+    as_: As, fresh: Fresh, who: str, pattern: str, *, allowed: bool
+) -> None:
     queue = fresh("mine")
     if allowed:
         as_(who).subscribe_events(queue, [pattern], False)
@@ -122,13 +130,17 @@ def test_a_pattern_needs_one_that_covers_it_and_deny_wins(as_: As, fresh: Fresh,
             as_(who).subscribe_events(queue, [pattern], False)
 
 
-def test_one_pattern_that_is_not_granted_refuses_the_whole_call(as_: As, direct: RedisStore, fresh: Fresh) -> None:
+def test_one_pattern_that_is_not_granted_refuses_the_whole_call(
+    as_: As, direct: RedisStore, fresh: Fresh
+) -> None:
     with pytest.raises(FederationRefused, match=r"'pay\.secret'"):
         as_("taker").subscribe_events(fresh("mine"), ["pay.done", "pay.secret"], False)
     assert direct.event_subscriptions() == []
 
 
-def test_the_queue_needs_push_and_where_it_is_not_there_create(as_: As, direct: RedisStore, fresh: Fresh) -> None:
+def test_the_queue_needs_push_and_where_it_is_not_there_create(
+    as_: As, direct: RedisStore, fresh: Fresh
+) -> None:
     queue, other = fresh("mine"), fresh("other")
     with pytest.raises(FederationRefused, match="may not push queue"):
         as_("second").subscribe_events(other, ["a"], False)
@@ -142,7 +154,10 @@ def test_the_queue_needs_push_and_where_it_is_not_there_create(as_: As, direct: 
 
 def test_a_token_takes_what_it_and_its_secret_both_may(as_: As, here: Site, fresh: Fresh) -> None:
     queue = fresh("mine")
-    narrow, none = (here.keyring.sign("second", 600, table) for table in ({"write": ["*"], "events": ["pay.*"]}, {"write": ["*"]}))
+    narrow, none = (
+        here.keyring.sign("second", 600, table)
+        for table in ({"write": ["*"], "events": ["pay.*"]}, {"write": ["*"]})
+    )
     as_(narrow).subscribe_events(queue, ["pay.done"], False)
     for token, pattern in ((narrow, "log"), (none, "pay.done")):
         with pytest.raises(FederationRefused, match="may not take events"):
@@ -169,10 +184,12 @@ def test_a_setting_that_is_wrong_is_named(table: dict[str, Any], text: str) -> N
         Grants.parse(table, "[x]")
 
 
-# -- whose rows ------------------------------------------------------------------------------------------------------------------------------------
+# -- whose rows ------------------------------------------------------------------------------------
 
 
-def test_a_peer_ends_its_own_rows_only(as_: As, bus: Any, direct: RedisStore, here: Site, fresh: Fresh) -> None:
+def test_a_peer_ends_its_own_rows_only(
+    as_: As, bus: Any, direct: RedisStore, here: Site, fresh: Fresh
+) -> None:
     queue = fresh("mine")
     bus.subscribe(["pay.*"], into=queue)
     as_("second").subscribe_events(queue, ["log.#", "pay.*"], False)
@@ -197,7 +214,9 @@ def test_two_peers_have_a_row_each(as_: As, direct: RedisStore, fresh: Fresh) ->
     assert direct.event_subscriptions() == []
 
 
-def test_rows_of_a_secret_are_bounded_its_tokens_counted_and_others_have_places(as_: As, here: Site, direct: RedisStore, fresh: Fresh) -> None:
+def test_rows_of_a_secret_are_bounded_its_tokens_counted_and_others_have_places(
+    as_: As, here: Site, direct: RedisStore, fresh: Fresh
+) -> None:
     queue = fresh("mine")
     second = as_("second")
     second.subscribe_events(queue, ["a", "b", "c"], False)
@@ -221,12 +240,16 @@ def test_rows_of_a_secret_are_bounded_its_tokens_counted_and_others_have_places(
     ]
 
 
-def test_rows_that_a_program_has_ended_give_their_place_back(as_: As, direct: RedisStore, redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+def test_rows_that_a_program_has_ended_give_their_place_back(
+    as_: As, direct: RedisStore, redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     queue, second = fresh("mine"), as_("second")
     second.subscribe_events(queue, ["a", "b", "c", "d", "e"], False)
     direct.subscribe_events(queue, ["a"], True)
     second.subscribe_events(queue, ["f"], False)
-    redis_server.command("HDEL", EVENT_SUBSCRIPTIONS_KEY, f"b {queue}")  # as one of a version before does
+    redis_server.command(
+        "HDEL", EVENT_SUBSCRIPTIONS_KEY, f"b {queue}"
+    )  # as one of a version before does
     second.subscribe_events(queue, ["g"], False)
     assert [pattern for pattern, _ in direct.event_subscriptions()] == ["c", "d", "e", "f", "g"]
 
@@ -241,23 +264,29 @@ def test_rows_that_a_program_has_ended_give_their_place_back(as_: As, direct: Re
         (["a"] * 1001, WireFormatError),
     ],
 )
-def test_a_pattern_is_short(as_: As, direct: RedisStore, fresh: Fresh, patterns: list[str], error: type[BusError]) -> None:
+def test_a_pattern_is_short(
+    as_: As, direct: RedisStore, fresh: Fresh, patterns: list[str], error: type[BusError]
+) -> None:
     with pytest.raises(error):
         as_("second")._link.call("subscribe_events", fresh("mine"), patterns, False)
     assert direct.event_subscriptions() == []
 
 
-def test_rows_of_versions_before_are_those_of_programs(as_: As, bus: Any, redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+def test_rows_of_versions_before_are_those_of_programs(
+    as_: As, bus: Any, redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     queue = fresh("mine")
     redis_server.command("HSET", EVENT_SUBSCRIPTIONS_KEY, f"pay.* {queue}", "1", ":version", "old")
     assert (bus.publish(["pay.done"])).destinations == (queue,)
     as_("second").subscribe_events(queue, ["pay.*"], True)
     assert bus.subscriptions() == [("pay.*", queue)]
-    redis_server.command("HSET", EVENT_SUBSCRIPTIONS_KEY, f"log {queue}", "1", ":version", "older still")  # which notes no change
+    redis_server.command(
+        "HSET", EVENT_SUBSCRIPTIONS_KEY, f"log {queue}", "1", ":version", "older still"
+    )  # which notes no change
     assert (bus.publish(["log"])).destinations == (queue,)
 
 
-# -- what it costs publishers -------------------------------------------------------------------------------------------------------------------
+# -- what it costs publishers ----------------------------------------------------------------------
 
 
 def test_a_full_queue_of_a_peer_fails_no_publisher(as_: As, bus: Any, fresh: Fresh) -> None:
@@ -278,7 +307,9 @@ def test_a_full_queue_of_a_peer_fails_no_publisher(as_: As, bus: Any, fresh: Fre
         bus.publish([key], {})
 
 
-def test_a_full_queue_is_of_programs_only_for_the_events_that_they_want_there(as_: As, bus: Any, fresh: Fresh) -> None:
+def test_a_full_queue_is_of_programs_only_for_the_events_that_they_want_there(
+    as_: As, bus: Any, fresh: Fresh
+) -> None:
     queue, second = fresh("mine"), as_("second")
     bus.subscribe(["pay.*"], into=full(second, queue))
     second.subscribe_events(queue, ["#"], False)
@@ -287,7 +318,9 @@ def test_a_full_queue_is_of_programs_only_for_the_events_that_they_want_there(as
         bus.publish(["pay.x"], {})
 
 
-def test_the_rows_of_a_peer_end_with_their_queue(as_: As, bus: Any, direct: RedisStore, fresh: Fresh) -> None:
+def test_the_rows_of_a_peer_end_with_their_queue(
+    as_: As, bus: Any, direct: RedisStore, fresh: Fresh
+) -> None:
     own, theirs, second = fresh("mine"), fresh("mine"), as_("second")
     bus.subscribe(["a"], into=own)
     second.subscribe_events(theirs, ["#", "a"], False)
@@ -317,7 +350,9 @@ def test_an_outbox_and_peers_send_nothing_to_a_queue_of_another_peer_that_takes_
         [open_],
         [open_],
     ]
-    assert taker.event_queues([["pay.done"], ["log.x"]]) == [tuple(sorted([open_, own]))] * 2  # its own counts
+    assert (
+        taker.event_queues([["pay.done"], ["log.x"]]) == [tuple(sorted([open_, own]))] * 2
+    )  # its own counts
     assert as_("mallory").event_queues([["log.x"]]) == [(open_,)]
     target.close()
 
@@ -343,14 +378,20 @@ def test_an_outbox_is_drained_although_a_queue_of_a_peer_gets_full_on_the_way(
     assert direct.states({theirs: -1})[theirs].newest == 4
 
 
-def test_keys_of_events_in_one_call_are_bounded_before_any_is_looked_at(as_: As, fresh: Fresh) -> None:
+def test_keys_of_events_in_one_call_are_bounded_before_any_is_looked_at(
+    as_: As, fresh: Fresh
+) -> None:
     mallory = as_("mallory")
     with pytest.raises(WireFormatError, match=f"at most {MAX_EVENT_KEYS_PER_CALL}"):
         mallory._link.call("event_queues", [["a"] * 100] * (MAX_EVENT_KEYS_PER_CALL // 100 + 1))
-    assert mallory.event_queues([["a"] * 100] * (MAX_EVENT_KEYS_PER_CALL // 100 + 1)) == [()] * (MAX_EVENT_KEYS_PER_CALL // 100 + 1)
+    assert mallory.event_queues([["a"] * 100] * (MAX_EVENT_KEYS_PER_CALL // 100 + 1)) == [()] * (
+        MAX_EVENT_KEYS_PER_CALL // 100 + 1
+    )
 
 
-def test_a_publisher_reads_changes_and_not_the_table(as_: As, bus: Any, redis_server: EmbeddedRedis, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_publisher_reads_changes_and_not_the_table(
+    as_: As, bus: Any, redis_server: EmbeddedRedis, direct: RedisStore, fresh: Fresh
+) -> None:
     own, theirs = fresh("mine"), fresh("mine")
     bus.subscribe(["k"], into=own)
     flow = subscribe_as_peer([f"far.{n}" for n in range(3000)], theirs, "v", "many", 3000)
@@ -368,7 +409,9 @@ def test_a_publisher_reads_changes_and_not_the_table(as_: As, bus: Any, redis_se
     assert "cmdstat_hgetall" not in str(redis_server.command("INFO", "commandstats"))
 
 
-def test_more_changes_than_are_kept_are_no_loss(bus: Any, direct: RedisStore, redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+def test_more_changes_than_are_kept_are_no_loss(
+    bus: Any, direct: RedisStore, redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     queue = fresh("mine")
     for n in (0, 1, 511, 512, 513, 600):
         bus.publish(["k"])
@@ -377,36 +420,64 @@ def test_more_changes_than_are_kept_are_no_loss(bus: Any, direct: RedisStore, re
         direct.subscribe_events(queue, [f"k.{n}"], False)
         assert (bus.publish([f"k.{n}"])).destinations == (queue,)
         assert bus.subscriptions() == direct.event_subscriptions()
-        assert (bus.publish(["k0"])).destinations == ((queue,) if ("k0", queue) in bus.subscriptions() else ())
+        assert (bus.publish(["k0"])).destinations == (
+            (queue,) if ("k0", queue) in bus.subscriptions() else ()
+        )
     redis_server.command("DEL", EVENT_SUBSCRIPTIONS_KEY)
 
 
-def test_what_a_peer_was_granted_it_gets(as_: As, direct: RedisStore, fresh: Fresh, redis_url: str) -> None:
+def test_what_a_peer_was_granted_it_gets(
+    as_: As, direct: RedisStore, fresh: Fresh, redis_url: str
+) -> None:
     queue, taker = fresh("mine"), as_("taker")
     taker.subscribe_events(queue, ["pay.*"][:0] or ["pay.done"], False)
     with Bus.sync(redis_url) as bus:
         for key in ("pay.secret", "pay.done", "other"):
             bus.publish([key], key)
     state = taker.states({queue: -1})[queue]
-    found = [value for piece in taker.read(Range(queue, state.born, 1, state.newest), True) for value in piece.values.to_pylist()]
+    found = [
+        value
+        for piece in taker.read(Range(queue, state.born, 1, state.newest), True)
+        for value in piece.values.to_pylist()
+    ]
     assert [b'"pay.done"' in value for value in found] == [True]
 
 
 async def test_rows_end_when_their_secret_has_lost_the_right(redis_url: str, fresh: Fresh) -> None:
     queue = fresh("mine")
-    rows = [("a", "kept"), ("pay.done", "kept"), ("pay.done", "narrowed~1"), ("log.x", "lost"), ("a", "gone"), ("a", "elsewhere")]
+    rows = [
+        ("a", "kept"),
+        ("pay.done", "kept"),
+        ("pay.done", "narrowed~1"),
+        ("log.x", "lost"),
+        ("a", "gone"),
+        ("a", "elsewhere"),
+    ]
     write = {"write": ["mine*"]}
-    before = Keyring({name: (SECRETS["second"] + name, Grants.parse(write | {"events": ["#"]}, name)) for name in ("kept", "lost", "gone")})
+    before = Keyring(
+        {
+            name: (SECRETS["second"] + name, Grants.parse(write | {"events": ["#"]}, name))
+            for name in ("kept", "lost", "gone")
+        }
+    )
     after = Keyring(
         {
-            "kept": (SECRETS["second"] + "kept", Grants.parse(write | {"events": ["pay.*"]}, "kept")),
+            "kept": (
+                SECRETS["second"] + "kept",
+                Grants.parse(write | {"events": ["pay.*"]}, "kept"),
+            ),
             "lost": (SECRETS["second"] + "lost", Grants.parse(write, "lost")),
         }
     )
 
     async def owners(bus: Bus) -> set[tuple[str, str]]:
         table = await bus._run_at_table(read_subscribers())
-        return {(pattern, owner) for (pattern, into), found in table.owners_of_rows.items() if into == queue for owner in found}
+        return {
+            (pattern, owner)
+            for (pattern, into), found in table.owners_of_rows.items()
+            if into == queue
+            for owner in found
+        }
 
     async with Bus(redis_url) as bus:
         await bus.subscribe(["b"], into=queue)
@@ -418,5 +489,10 @@ async def test_rows_end_when_their_secret_has_lost_the_right(redis_url: str, fre
             assert await owners(bus) == {*rows, ("b", "")}
             server.reload(after)
             await server._revoking
-            assert await owners(bus) == {("b", ""), ("pay.done", "kept"), ("pay.done", "narrowed~1"), ("a", "elsewhere")}
+            assert await owners(bus) == {
+                ("b", ""),
+                ("pay.done", "kept"),
+                ("pay.done", "narrowed~1"),
+                ("a", "elsewhere"),
+            }
         await bus.forget(queue)

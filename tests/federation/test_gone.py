@@ -1,4 +1,6 @@
-"""Peers that stop reading or disconnect while messages are sent to them: no other peer waits, and messages not received are put back."""
+"""Peers that stop reading or disconnect while messages are sent to them: no other peer waits, and
+messages not received are put back.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ async def test_a_send_that_waits_for_room_fails_when_the_peer_is_gone() -> None:
     buffer = PeerSendBuffer(sent, high=10, most=100)
     running = asyncio.create_task(buffer.run())
     buffer.put(b"x" * 11)
-    waiting, emptied = asyncio.create_task(buffer.wait_room()), asyncio.create_task(buffer.wait_sent())
+    waiting, emptied = (
+        asyncio.create_task(buffer.wait_room()),
+        asyncio.create_task(buffer.wait_sent()),
+    )
     await asyncio.sleep(0)
 
     running.cancel()
@@ -36,12 +41,19 @@ async def test_a_send_that_waits_for_room_fails_when_the_peer_is_gone() -> None:
     assert (buffer.waiting, await buffer.wait_room()) == (0, False)
 
 
-async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(send_s=0.5, close_s=0.5)) as (bus, server), bus.pubsub(fresh()) as news:
+async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(send_s=0.5, close_s=0.5)) as (bus, server),
+        bus.pubsub(fresh()) as news,
+    ):
         async with deaf(server) as socket:
             await say(socket, "0" * 16, make_creation("pubsub", news.name).encode(), *SUBSCRIBE)
             await until(lambda: len(bus._objects) == 2)
-            [connection] = server._connections  # now: it may be cut off before the last of these is published
+            [connection] = (
+                server._connections
+            )  # now: it may be cut off before the last of these is published
             for _ in range(2 * SOCKETS // len(BIG)):
                 await news.publish(BIG)
             await until(lambda: connection.send_buffer.closed)
@@ -51,12 +63,16 @@ async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(
         assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
 
 
-async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all_of_them(federation: Serve, fresh: Fresh) -> None:
+async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all_of_them(
+    federation: Serve, fresh: Fresh
+) -> None:
     name, most = fresh(), 8 * 1024 * 1024
     async with federation() as (bus, server):
         async with deaf(server) as socket:
             for number in range(10):
-                await say(socket, f"{number:016}", make_creation("pubsub", name).encode(), *SUBSCRIBE)
+                await say(
+                    socket, f"{number:016}", make_creation("pubsub", name).encode(), *SUBSCRIBE
+                )
             await until(lambda: len(bus._objects) == 10)
             [connection] = server._connections
             news = bus.pubsub(name)
@@ -64,7 +80,8 @@ async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all
                 await news.publish(BIG)
             await until(lambda: connection.pubsub_bytes > most - len(BIG))
             assert connection.pubsub_bytes <= most
-            buffers = [one._subscription._for_handlers for one in bus._objects]  # type: ignore[attr-defined]  # pubsubs
+            # Pubsubs
+            buffers = [one._subscription._for_handlers for one in bus._objects]  # type: ignore[attr-defined]
             await until(lambda: not any(buffers))
             assert connection.pubsub_bytes <= most
             socket.transport.abort()
@@ -72,7 +89,9 @@ async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all
         assert connection.pubsub_bytes == 0
 
 
-async def test_a_listener_that_reads_late_gets_what_was_kept_in_order_and_the_count_of_the_rest(federation: Serve, fresh: Fresh) -> None:
+async def test_a_listener_that_reads_late_gets_what_was_kept_in_order_and_the_count_of_the_rest(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (bus, server), Wire(server) as wire, bus.pubsub(fresh()) as news:
         listener = await wire.open("pubsub", news.name)
         await listener.listen("message", "error", "subscribed")
@@ -88,7 +107,9 @@ async def test_a_listener_that_reads_late_gets_what_was_kept_in_order_and_the_co
         await until(lambda: exposed._missed == 200)  # type: ignore[union-attr]  # it is a pubsub
         connection.send_buffer._high = 1_000_000
         connection.send_buffer._room.set()
-        assert [await listener.event("message") for _ in range(1000)] == [[str(number)] for number in range(200, 1200)]
+        assert [await listener.event("message") for _ in range(1000)] == [
+            [str(number)] for number in range(200, 1200)
+        ]
         await news.publish("now")
         assert await listener.event("message") == ["now"]
 
@@ -101,7 +122,9 @@ def received(wire: Wire, channel: str) -> list[int]:
     return [int(body.split(b'["')[1].split(b":")[0]) for body in bodies if b":xxx" in body]
 
 
-async def test_a_server_that_stops_while_a_peer_consumes_loses_nothing(redis_url: str, fresh: Fresh) -> None:
+async def test_a_server_that_stops_while_a_peer_consumes_loses_nothing(
+    redis_url: str, fresh: Fresh
+) -> None:
     count, small = 8000, "x" * 100
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         await queue.push_many([f"{number}:{small}" for number in range(count)])
@@ -114,14 +137,19 @@ async def test_a_server_that_stops_while_a_peer_consumes_loses_nothing(redis_url
             await until(lambda: wire.got[theirs.channel].qsize() > 500)
         await wire.socket.wait_closed()
         await until(wire._reading.done)
-        left = [int(message.text.partition(":")[0]) async for message in queue.consume(remove=False, max=await queue.count())]
+        left = [
+            int(message.text.partition(":")[0])
+            async for message in queue.consume(remove=False, max=await queue.count())
+        ]
         assert wire.socket.protocol.close_code == 1001
         assert left
         assert received(wire, theirs.channel) + left == list(range(count))
         await wire.__aexit__(None, None, None)
 
 
-async def test_a_channel_that_closes_while_its_peer_consumes_loses_nothing(federation: Serve, fresh: Fresh) -> None:
+async def test_a_channel_that_closes_while_its_peer_consumes_loses_nothing(
+    federation: Serve, fresh: Fresh
+) -> None:
     count, small = 8000, "x" * 100
     async with federation() as (bus, server), Wire(server) as wire, bus.queue(fresh()) as queue:
         await queue.push_many([f"{number}:{small}" for number in range(count)])
@@ -131,16 +159,24 @@ async def test_a_channel_that_closes_while_its_peer_consumes_loses_nothing(feder
             await theirs.listen("message")
             await theirs.send("attach")
             await theirs.send("consume")
-            await until(lambda channel=theirs.channel: wire.got[channel].qsize() > 100)  # type: ignore[misc]  # mypy knows no default of a lambda
+            # Mypy knows no default of a lambda
+            await until(lambda channel=theirs.channel: wire.got[channel].qsize() > 100)  # type: ignore[misc]
             await theirs.close()
             await until(lambda: len(bus._objects) == 1)
-            assert await (await wire.open("queue", fresh())).call("isAttached") == [False]  # behind all that was sent
+            assert await (await wire.open("queue", fresh())).call("isAttached") == [
+                False
+            ]  # behind all that was sent
             got += received(wire, theirs.channel)
-        left = [int(message.text.partition(":")[0]) async for message in queue.consume(remove=False, max=await queue.count())]
+        left = [
+            int(message.text.partition(":")[0])
+            async for message in queue.consume(remove=False, max=await queue.count())
+        ]
         assert got + left == list(range(count))
 
 
-async def test_a_consumer_that_gets_room_when_its_channel_closes_hands_over_nothing(federation: Serve, fresh: Fresh) -> None:
+async def test_a_consumer_that_gets_room_when_its_channel_closes_hands_over_nothing(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (bus, server), Wire(server) as wire, bus.queue(fresh()) as queue:
         theirs = await wire.open("queue", queue.name)
         [connection] = server._connections

@@ -1,4 +1,6 @@
-"""Who is let in: the outcomes seen at a live Node server, Node's decoding, and what is stricter here."""
+"""Who is let in: the outcomes seen at a live Node server, Node's decoding, and what is stricter
+here.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,19 @@ OFFER = ("Sec-WebSocket-Protocol", BULK_SUBPROTOCOL)
 BEARER = ("Authorization", f"Bearer {SECRET}")
 
 
-def status(target: str, *headers: tuple[str, str], policy: WebSocketHandshakePolicy = POLICY) -> int:
+def status(
+    target: str, *headers: tuple[str, str], policy: WebSocketHandshakePolicy = POLICY
+) -> int:
     found = decide_handshake(target, headers, policy)
     return 101 if isinstance(found, HandshakeAcceptance) else found.status
 
 
 @pytest.mark.parametrize("case", GOLDEN["vectors"], ids=lambda case: case["target"])
 def test_outcomes_are_those_of_a_node_server(case: dict[str, Any]) -> None:
-    policy = WebSocketHandshakePolicy(Keyring.single(case.get("server_secret", "notsosecret"), shortest=1, also_in_url_only=True), path="/")
+    policy = WebSocketHandshakePolicy(
+        Keyring.single(case.get("server_secret", "notsosecret"), shortest=1, also_in_url_only=True),
+        path="/",
+    )
     expected = 404 if case["outcome"].startswith("no response") else int(case["outcome"])
     assert status(case["target"], policy=policy) == expected
 
@@ -48,17 +55,42 @@ def test_outcomes_are_those_of_a_node_server(case: dict[str, Any]) -> None:
 def test_a_refusal_is_the_bytes_of_a_node_server() -> None:
     found = decide_handshake("/bus?secret=no", (), POLICY)
     assert isinstance(found, HandshakeRefusal)
-    head = [f"HTTP/1.1 {found.status} {found.phrase}", *(f"{name}: {value}" for name, value in found.headers), "", ""]
+    head = [
+        f"HTTP/1.1 {found.status} {found.phrase}",
+        *(f"{name}: {value}" for name, value in found.headers),
+        "",
+        "",
+    ]
     assert "\r\n".join(head).encode() + found.body == bytes.fromhex(GOLDEN["response_401_hex"])
 
 
-@pytest.mark.parametrize("path", ["/", "/bu", "/bus/", "/bus/x", "//bus", "/BUS", "/%62us", "bus", "", "http://host/bus", "/bus;x", "/./bus", "*"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/bu",
+        "/bus/",
+        "/bus/x",
+        "//bus",
+        "/BUS",
+        "/%62us",
+        "bus",
+        "",
+        "http://host/bus",
+        "/bus;x",
+        "/./bus",
+        "*",
+    ],
+)
 def test_only_the_exact_path_is_served(path: str) -> None:
     assert status(f"{path}?secret={SECRET}") == 404
 
 
 def test_both_pages_need_no_secret_and_are_found_at_their_own_path_only() -> None:
-    assert [page_path(target) for target in ("/healthz", "/metrics?x=1", "/bus", "/healthz/", "/Metrics")] == [
+    assert [
+        page_path(target)
+        for target in ("/healthz", "/metrics?x=1", "/bus", "/healthz/", "/Metrics")
+    ] == [
         "/healthz",
         "/metrics",
         None,
@@ -76,14 +108,25 @@ def test_whatever_is_no_secret_is_refused(text: str) -> None:
 
 
 def test_bulk_looks_at_the_header_and_never_at_the_url() -> None:
-    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == HandshakeAcceptance(POLICY.keyring.identify(SECRET), BULK_SUBPROTOCOL)  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == HandshakeAcceptance(
+        POLICY.keyring.identify(SECRET), BULK_SUBPROTOCOL
+    )  # type: ignore[arg-type]  # it is one
     assert status(f"/bus?secret={SECRET}", OFFER) == 401
     assert status("/bus?secret=wrong", OFFER, BEARER) == 101
-    assert status("/bus", ("Sec-WebSocket-Protocol", f"chat, {BULK_SUBPROTOCOL}"), ("AUTHORIZATION", f"bearer  {SECRET}")) == 101
+    assert (
+        status(
+            "/bus",
+            ("Sec-WebSocket-Protocol", f"chat, {BULK_SUBPROTOCOL}"),
+            ("AUTHORIZATION", f"bearer  {SECRET}"),
+        )
+        == 101
+    )
 
 
 def test_busmqs_own_protocol_takes_the_header_only_when_the_url_names_no_secret() -> None:
-    assert decide_handshake("/bus", (BEARER,), POLICY) == HandshakeAcceptance(POLICY.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (BEARER,), POLICY) == HandshakeAcceptance(
+        POLICY.keyring.identify(SECRET), "busmq"
+    )  # type: ignore[arg-type]  # it is one
     assert status("/bus?secret=wrong", BEARER) == 401
     assert status(f"/bus?secret={SECRET}&secret={SECRET}", BEARER) == 401
 
@@ -93,7 +136,17 @@ def test_a_repeated_header_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [SECRET, f"Basic {SECRET}", f"Bearer{SECRET}", "Bearer", "Bearer ", f"Bearer {SECRET} x", f"Bearer {SECRET}x", f"Bearer {SECRET[:-1]}"]
+    "value",
+    [
+        SECRET,
+        f"Basic {SECRET}",
+        f"Bearer{SECRET}",
+        "Bearer",
+        "Bearer ",
+        f"Bearer {SECRET} x",
+        f"Bearer {SECRET}x",
+        f"Bearer {SECRET[:-1]}",
+    ],
 )
 def test_other_authorizations_are_refused(value: str) -> None:
     assert status("/bus", OFFER, ("Authorization", value)) == 401
@@ -107,9 +160,22 @@ def test_a_token_opens_as_its_secret_does() -> None:
 
 def test_a_secret_beyond_ascii_passes_in_a_header_in_either_encoding() -> None:
     policy = WebSocketHandshakePolicy(Keyring.single("žluťoučký-kůň-úpěl", also_in_url_only=True))
-    assert status("/bus", OFFER, ("Authorization", "Bearer " + "žluťoučký-kůň-úpěl".encode().decode("latin-1")), policy=policy) == 101
-    policy = WebSocketHandshakePolicy(Keyring.single("élégant-élégant-élégant", also_in_url_only=True))
-    assert status("/bus", OFFER, ("Authorization", "Bearer élégant-élégant-élégant"), policy=policy) == 101
+    assert (
+        status(
+            "/bus",
+            OFFER,
+            ("Authorization", "Bearer " + "žluťoučký-kůň-úpěl".encode().decode("latin-1")),
+            policy=policy,
+        )
+        == 101
+    )
+    policy = WebSocketHandshakePolicy(
+        Keyring.single("élégant-élégant-élégant", also_in_url_only=True)
+    )
+    assert (
+        status("/bus", OFFER, ("Authorization", "Bearer élégant-élégant-élégant"), policy=policy)
+        == 101
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,19 +195,25 @@ def test_a_secret_beyond_ascii_passes_in_a_header_in_either_encoding() -> None:
     ids=str,
 )
 def test_a_browser_must_come_from_a_listed_origin(origins: tuple[str, ...], expected: int) -> None:
-    policy = WebSocketHandshakePolicy(POLICY.keyring, origins=("https://app.example.com", "https://other.example.com"))
+    policy = WebSocketHandshakePolicy(
+        POLICY.keyring, origins=("https://app.example.com", "https://other.example.com")
+    )
     headers = [("Origin", origin) for origin in origins]
     assert status(f"/bus?secret={SECRET}", *headers, policy=policy) == expected
     assert status(f"/bus?secret={SECRET}", *headers) == 101
 
 
-@pytest.mark.parametrize("path", ["bus", "", "/bus?x", "/bus#x", "/b us", "/healthz", "/metrics", "/é"])
+@pytest.mark.parametrize(
+    "path", ["bus", "", "/bus?x", "/bus#x", "/b us", "/healthz", "/metrics", "/é"]
+)
 def test_a_path_that_no_client_could_ask_for_is_an_error(path: str) -> None:
     with pytest.raises(ConfigError):
         WebSocketHandshakePolicy(POLICY.keyring, path)
 
 
-@pytest.mark.parametrize("origin", ["*", "app.example.com", "https://app.example.com/", "https://app.example.com/x", ""])
+@pytest.mark.parametrize(
+    "origin", ["*", "app.example.com", "https://app.example.com/", "https://app.example.com/x", ""]
+)
 def test_an_origin_that_no_browser_sends_is_an_error(origin: str) -> None:
     with pytest.raises(ConfigError):
         WebSocketHandshakePolicy(POLICY.keyring, origins=(origin,))
@@ -178,14 +250,27 @@ PIECES = [
 @pytest.mark.peer
 def test_queries_are_decoded_exactly_as_node_does() -> None:
     chance = random.Random(4)
-    targets = ["/p?" + "".join(chance.choices(PIECES, k=chance.randint(0, 12))) for _ in range(20_000)]
+    targets = [
+        "/p?" + "".join(chance.choices(PIECES, k=chance.randint(0, 12))) for _ in range(20_000)
+    ]
     script = (
-        "const url = require('url'); const all = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
-        "console.log(JSON.stringify(all.map((t) => [].concat(url.parse(t, true).query.secret ?? []))))"
+        "const url = require('url'); const all = JSON.parse(require('fs').readFileSync(0,"
+        " 'utf8'));console.log(JSON.stringify(all.map((t) => [].concat(url.parse(t,"
+        " true).query.secret ?? []))))"
     )
-    done = subprocess.run(["node", "-e", script], input=json.dumps(targets).encode(), capture_output=True, check=True, timeout=120)
+    done = subprocess.run(
+        ["node", "-e", script],
+        input=json.dumps(targets).encode(),
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
     ours = [query_parameters(split_target(target)[1], "secret") for target in targets]
-    assert [pair for pair in zip(targets, ours, json.loads(done.stdout), strict=True) if pair[1] != pair[2]] == []
+    assert [
+        pair
+        for pair in zip(targets, ours, json.loads(done.stdout), strict=True)
+        if pair[1] != pair[2]
+    ] == []
 
 
 @given(st.text())

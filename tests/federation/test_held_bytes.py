@@ -1,4 +1,6 @@
-"""What is held for the peers of one secret is counted before it is held, and bounded over all its sockets."""
+"""What is held for the peers of one secret is counted before it is held, and bounded over all its
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,15 @@ ONE_READ = 256 * 1024
 
 
 def ring() -> Keyring:
-    return Keyring({name: (f"the-secret-of-{name}", Grants.all_allowed()) for name in ("greedy", "other")})
+    return Keyring(
+        {name: (f"the-secret-of-{name}", Grants.all_allowed()) for name in ("greedy", "other")}
+    )
 
 
 async def opened(server: FederationServer, name: str = "greedy", *lines: str) -> Raw:
-    return await Raw.open(server.port, "/bus", f"Authorization: Bearer the-secret-of-{name}", *lines)
+    return await Raw.open(
+        server.port, "/bus", f"Authorization: Bearer the-secret-of-{name}", *lines
+    )
 
 
 async def deaf(server: FederationServer) -> Raw:
@@ -69,7 +75,9 @@ def quota_of(server: FederationServer, name: str = "greedy") -> PerSecretQuota:
 def never_ended(kind: str, size: int) -> bytes:
     """The beginning of a message, or a packet with the beginning of a line, of so many bytes."""
     if kind == "line":
-        return frame(CHANNEL + b"1" + make_creation("queue", "any").encode()) + frame(CHANNEL + b"1" + b"x" * size)
+        return frame(CHANNEL + b"1" + make_creation("queue", "any").encode()) + frame(
+            CHANNEL + b"1" + b"x" * size
+        )
     if kind == "fragments":
         return frame(b"x" * (size // 2), final=False) + frame(b"x" * (size // 2), 0, final=False)
     return frame(b"x" * size, length=size + 10)
@@ -79,9 +87,14 @@ def never_ended(kind: str, size: int) -> bytes:
 async def test_what_peers_do_not_end_is_counted_and_the_longest_that_stands_still_is_cut_off(
     federation: Serve, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    limits, most = PeerLimits(bytes_per_secret=4 * MIB, unfinished_s=0.2, send_s=1), most_held(monkeypatch)
+    limits, most = (
+        PeerLimits(bytes_per_secret=4 * MIB, unfinished_s=0.2, send_s=1),
+        most_held(monkeypatch),
+    )
     async with federation(ring(), limits=limits) as (_, server), all_closed():
-        peers = [await opened(server, "greedy", *(BULK if kind == "bulk" else ())) for _ in range(12)]
+        peers = [
+            await opened(server, "greedy", *(BULK if kind == "bulk" else ())) for _ in range(12)
+        ]
         for peer in peers:
             peer.send(never_ended(kind, MIB))
         await until(lambda: quota_of(server).bytes > 3 * MIB)
@@ -96,13 +109,25 @@ async def test_what_peers_do_not_end_is_counted_and_the_longest_that_stands_stil
         await until(lambda: quota_of(server).bytes == 0)
 
 
-async def test_messages_that_fill_all_room_together_all_arrive_late(federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_that_fill_all_room_together_all_arrive_late(
+    federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits, most = PeerLimits(bytes_per_secret=4 * MIB, unfinished_s=30), most_held(monkeypatch)
-    async with federation(ring(), limits=limits) as (bus, server), all_closed(), bus.queue(fresh()) as queue:
-        peers = [await Object(await opened(server)).create("queue", ["attach", "push"], queue.name) for _ in range(10)]
+    async with (
+        federation(ring(), limits=limits) as (bus, server),
+        all_closed(),
+        bus.queue(fresh()) as queue,
+    ):
+        peers = [
+            await Object(await opened(server)).create("queue", ["attach", "push"], queue.name)
+            for _ in range(10)
+        ]
         for number, peer in enumerate(peers):
             peer.cast("attach")
-            line = b'{"method":1,"arguments":[{"0":"%d%b"}],"callbacks":{},"links":[]}\n' % (number, b"x" * MIB)
+            line = b'{"method":1,"arguments":[{"0":"%d%b"}],"callbacks":{},"links":[]}\n' % (
+                number,
+                b"x" * MIB,
+            )
             whole = frame(peer.channel + b"1" + line)
             peer.raw.send(whole[: 900 * 1024])
             peers[number].rest = whole[900 * 1024 :]  # type: ignore[attr-defined]
@@ -116,12 +141,19 @@ async def test_messages_that_fill_all_room_together_all_arrive_late(federation: 
         assert 'cut_off_total{reason="unfinished"} 0' in server.metrics.text()
 
 
-async def test_one_secret_without_room_leaves_another_all_of_its_own(federation: Serve, fresh: Fresh) -> None:
-    async with federation(ring(), limits=PeerLimits(bytes_per_secret=MIB)) as (_, server), all_closed():
+async def test_one_secret_without_room_leaves_another_all_of_its_own(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(ring(), limits=PeerLimits(bytes_per_secret=MIB)) as (_, server),
+        all_closed(),
+    ):
         for _ in range(6):
             (await opened(server)).send(never_ended("message", MIB))
         await until(lambda: quota_of(server)._paused)
-        honest = await Object(await opened(server, "other")).create("queue", ["attach", "push"], fresh())
+        honest = await Object(await opened(server, "other")).create(
+            "queue", ["attach", "push"], fresh()
+        )
         honest.cast("attach")
         assert await honest.call("push", "x" * 500_000) == [None, 1]
 
@@ -129,9 +161,14 @@ async def test_one_secret_without_room_leaves_another_all_of_its_own(federation:
 async def test_compressed_messages_are_counted_as_long_as_they_are_before_they_are_inflated(
     federation: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits, most = PeerLimits(bytes_per_secret=8 * MIB, message_bytes=2 * MIB), most_held(monkeypatch)
+    limits, most = (
+        PeerLimits(bytes_per_secret=8 * MIB, message_bytes=2 * MIB),
+        most_held(monkeypatch),
+    )
     packing = zlib.compressobj(9, zlib.DEFLATED, -12)
-    packed = packing.compress(CHANNEL + b"1" + b"x" * (2 * MIB - 100)) + packing.flush(zlib.Z_SYNC_FLUSH)
+    packed = packing.compress(CHANNEL + b"1" + b"x" * (2 * MIB - 100)) + packing.flush(
+        zlib.Z_SYNC_FLUSH
+    )
     bomb = bytearray(frame(packed[:-4]))
     bomb[0] |= 0x40
     async with federation(ring(), limits=limits, compression=True) as (_, server), all_closed():
@@ -150,9 +187,16 @@ async def test_compressed_messages_are_counted_as_long_as_they_are_before_they_a
 async def test_messages_are_taken_from_redis_once_there_is_room_for_them(
     federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
-    size, limits = 300_000, PeerLimits(bytes_per_secret=3 * MIB, message_bytes=400_000, kernel_bytes=65_536, send_s=60)
+    size, limits = (
+        300_000,
+        PeerLimits(bytes_per_secret=3 * MIB, message_bytes=400_000, kernel_bytes=65_536, send_s=60),
+    )
     most = most_held(monkeypatch)
-    async with federation(ring(), limits=limits) as (bus, server), all_closed(), bus.queue(fresh()) as queue:
+    async with (
+        federation(ring(), limits=limits) as (bus, server),
+        all_closed(),
+        bus.queue(fresh()) as queue,
+    ):
         await queue.push("x" * size)
         peers = [await deaf(server) for _ in range(4)]
         for peer in peers:
@@ -163,7 +207,9 @@ async def test_messages_are_taken_from_redis_once_there_is_room_for_them(
                     async with await bus.channel(name).listen() as sender:
                         await sender.send("x" * size)
                 bodies = (
-                    [listen("message"), call(4, {"ttl": 60}), call(18, {"remove": False})] if kind == "queue" else [listen("message"), call(2, {})]
+                    [listen("message"), call(4, {"ttl": 60}), call(18, {"remove": False})]
+                    if kind == "queue"
+                    else [listen("message"), call(2, {})]
                 )
                 for body in (make_creation(kind, name).encode(), *bodies):
                     peer.send(frame(channel + b"1" + body))
@@ -175,7 +221,9 @@ async def test_messages_are_taken_from_redis_once_there_is_room_for_them(
         await until(lambda: quota_of(server).bytes == 0)
 
 
-async def test_a_peer_that_reads_gets_all_messages_through_little_room(federation: Serve, fresh: Fresh) -> None:
+async def test_a_peer_that_reads_gets_all_messages_through_little_room(
+    federation: Serve, fresh: Fresh
+) -> None:
     limits = PeerLimits(bytes_per_secret=200_000, message_bytes=150_000)
     async with federation(limits=limits) as (bus, server), Wire(server) as wire:
         names = [fresh() for _ in range(5)]
@@ -191,10 +239,16 @@ async def test_a_peer_that_reads_gets_all_messages_through_little_room(federatio
             assert [(await thing.event("message"))[1] for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
-async def test_requests_of_a_service_are_taken_once_there_is_room_for_them(federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_of_a_service_are_taken_once_there_is_room_for_them(
+    federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     most, size = most_held(monkeypatch), 300_000
     limits = PeerLimits(bytes_per_secret=2 * MIB, message_bytes=400_000, in_flight_bytes=MIB)
-    async with federation(limits=limits) as (bus, server), Wire(server) as wire, bus.service(name := fresh()) as asking:
+    async with (
+        federation(limits=limits) as (bus, server),
+        Wire(server) as wire,
+        bus.service(name := fresh()) as asking,
+    ):
         await asking.connect()
         provider = await wire.open("service", name)
         await provider.listen("request")
@@ -208,8 +262,14 @@ async def test_requests_of_a_service_are_taken_once_there_is_room_for_them(feder
         assert size < most() < 3 * MIB
 
 
-async def test_the_room_of_messages_that_are_not_handed_over_comes_back(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(kernel_bytes=65_536)) as (bus, server), bus.queue(fresh()) as queue, all_closed():
+async def test_the_room_of_messages_that_are_not_handed_over_comes_back(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(kernel_bytes=65_536)) as (bus, server),
+        bus.queue(fresh()) as queue,
+        all_closed(),
+    ):
         await queue.push_many(["x" * 100_000] * 200)
         peer = await Raw.open(server.port, f"/bus?secret={SECRET}", limit=65_536)
         for body in (make_creation("queue", queue.name).encode(), *CONSUME):
@@ -217,4 +277,6 @@ async def test_the_room_of_messages_that_are_not_handed_over_comes_back(federati
         [quota] = server._quotas
         await until(lambda: quota.bytes > 500_000)
         await peer.close()
-        await until(lambda: not server._connections and quota.bytes == 0 and not quota._reservations)
+        await until(
+            lambda: not server._connections and quota.bytes == 0 and not quota._reservations
+        )

@@ -1,4 +1,6 @@
-"""Both web-socket clients have one table of HTTP answers, and one rule for proxies of the environment."""
+"""Both web-socket clients have one table of HTTP answers, and one rule for proxies of the
+environment.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ from busmq_spark.federation.serve.server import FederationServer
 from tests.federation.conftest import Serve
 from tests.federation.tools import SECRET
 
-VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "socks_proxy", "ws_proxy", "wss_proxy")
+VARIABLES = (
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+    "socks_proxy",
+    "ws_proxy",
+    "wss_proxy",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +44,9 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def answering(answer: bytes, server_port: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """A port that answers each request head so; a proxy that opens the way to ``server_port`` where that is given."""
+    """A port that answers each request head so; a proxy that opens the way to ``server_port`` where
+    that is given.
+    """
     heads: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -82,7 +94,11 @@ def by_bulk(url: str) -> BusError | None:
 
 
 async def by_link(url: str) -> BusError | None:
-    link = ReconnectingWebSocket(make_federation_target(url, SECRET), lambda *_: pytest.fail("nothing is spawned"), lambda: None)
+    link = ReconnectingWebSocket(
+        make_federation_target(url, SECRET),
+        lambda *_: pytest.fail("nothing is spawned"),
+        lambda: None,
+    )
     try:
         made = await link._dial()
     except BusError as error:
@@ -119,8 +135,13 @@ ANSWERS: list[tuple[int, type[BusError], str]] = [
 
 
 @pytest.mark.parametrize(("status", "kind", "found"), ANSWERS, ids=lambda value: str(value)[:20])
-async def test_an_http_answer_is_the_same_error_of_both_clients(status: int, kind: type[BusError], found: str) -> None:
-    head = f"HTTP/1.1 {status} Whatever\r\nContent-Length: 0\r\nLocation: ws://user:{SECRET}@elsewhere/bus?secret={SECRET}\r\n\r\n"
+async def test_an_http_answer_is_the_same_error_of_both_clients(
+    status: int, kind: type[BusError], found: str
+) -> None:
+    head = (
+        f"HTTP/1.1 {status} Whatever\r\nContent-Length: 0\r\nLocation:"
+        f" ws://user:{SECRET}@elsewhere/bus?secret={SECRET}\r\n\r\n"
+    )
     with answering(head.encode()) as (port, _):
         one, other = await both(f"ws://127.0.0.1:{port}/bus")
     assert (type(one), type(other), str(one)) == (kind, kind, str(other))
@@ -129,14 +150,24 @@ async def test_an_http_answer_is_the_same_error_of_both_clients(status: int, kin
 
 
 async def test_what_is_no_http_or_no_web_socket_is_a_lost_link_of_both_clients() -> None:
-    for answer in (b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Protocol: busmq.bulk.v1\r\n\r\n"):
+    for answer in (
+        b"",
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Protocol: busmq.bulk.v1\r\n\r\n",
+    ):
         with answering(answer) as (port, _):
-            assert [type(error) for error in await both(f"ws://127.0.0.1:{port}/bus")] == [FederationLost] * 2
+            assert [type(error) for error in await both(f"ws://127.0.0.1:{port}/bus")] == [
+                FederationLost
+            ] * 2
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-async def test_this_machine_is_reached_without_a_proxy(federation: Serve, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv(variable, "socks5://127.0.0.1:9" if "socks" in variable else "http://127.0.0.1:9")
+async def test_this_machine_is_reached_without_a_proxy(
+    federation: Serve, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(
+        variable, "socks5://127.0.0.1:9" if "socks" in variable else "http://127.0.0.1:9"
+    )
     async with federation() as (_, server):
         for host in ("127.0.0.1", "localhost", "LOCALHOST"):
             assert await both(f"ws://{host}:{server.port}/bus") == [None, None]
@@ -148,17 +179,23 @@ def far(monkeypatch: pytest.MonkeyPatch, server: FederationServer) -> str:
 
 
 @pytest.mark.parametrize("login", ["", "user:p%40ss@"])
-async def test_both_clients_go_through_the_proxy_of_the_environment(federation: Serve, monkeypatch: pytest.MonkeyPatch, login: str) -> None:
+async def test_both_clients_go_through_the_proxy_of_the_environment(
+    federation: Serve, monkeypatch: pytest.MonkeyPatch, login: str
+) -> None:
     async with federation() as (_, server):
         with answering(b"", server.port) as (port, heads):
             monkeypatch.setenv("HTTP_PROXY", f"http://{login}127.0.0.1:{port}/")
             monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
             assert await both(far(monkeypatch, server)) == [None, None]
-            assert [head.split(b"\r\n")[0] for head in heads] == [b"CONNECT bus.example:%d HTTP/1.1" % server.port] * 2
+            assert [head.split(b"\r\n")[0] for head in heads] == [
+                b"CONNECT bus.example:%d HTTP/1.1" % server.port
+            ] * 2
             shown = b"Proxy-Authorization: Basic " + base64.b64encode(b"user:p@ss")
             assert [shown in head for head in heads] == [bool(login)] * 2
             monkeypatch.setenv("http_proxy", "")  # small letters win
-            assert [type(error) for error in await both(far(monkeypatch, server))] == [FederationLost] * 2
+            assert [type(error) for error in await both(far(monkeypatch, server))] == [
+                FederationLost
+            ] * 2
             assert len(heads) == 2
 
 
@@ -168,7 +205,12 @@ async def test_an_error_names_the_proxy_and_its_variable(monkeypatch: pytest.Mon
         assert type(error) is FederationLost
         assert "the proxy http://127.0.0.1:9 of HTTP_PROXY cannot be reached" in str(error)
         assert "hunter2" not in str(error)
-    for status, kind in ((407, FederationRefused), (403, FederationRefused), (502, FederationLost), (503, FederationLost)):
+    for status, kind in (
+        (407, FederationRefused),
+        (403, FederationRefused),
+        (502, FederationLost),
+        (503, FederationLost),
+    ):
         with answering(f"HTTP/1.1 {status} No\r\n\r\n".encode()) as (port, _):
             monkeypatch.setenv("HTTP_PROXY", f"http://user:hunter2@127.0.0.1:{port}")
             one, other = await both("ws://bus.example/bus")
@@ -177,8 +219,16 @@ async def test_an_error_names_the_proxy_and_its_variable(monkeypatch: pytest.Mon
     for answer in (b"", b"SSH-2.0\r\n\r\n", b"x" * 20_000):
         with answering(answer) as (port, _):
             monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
-            assert [type(error) for error in await both("ws://bus.example/bus")] == [FederationLost] * 2
-    for wrong in ("socks5://127.0.0.1:9", "https://127.0.0.1:9", "http://", "http://h:99999", "http://a b"):
+            assert [type(error) for error in await both("ws://bus.example/bus")] == [
+                FederationLost
+            ] * 2
+    for wrong in (
+        "socks5://127.0.0.1:9",
+        "https://127.0.0.1:9",
+        "http://",
+        "http://h:99999",
+        "http://a b",
+    ):
         monkeypatch.setenv("HTTP_PROXY", wrong)
         for error in await both("ws://bus.example/bus"):
             assert type(error) is FederationRefused
@@ -212,7 +262,9 @@ async def test_an_error_names_the_proxy_and_its_variable(monkeypatch: pytest.Mon
         ("", "localhost.example", 80, False),
     ],
 )
-def test_hosts_that_need_no_proxy(monkeypatch: pytest.MonkeyPatch, entries: str, host: str, port: int, direct: bool) -> None:
+def test_hosts_that_need_no_proxy(
+    monkeypatch: pytest.MonkeyPatch, entries: str, host: str, port: int, direct: bool
+) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("NO_PROXY", entries)
     found: Any = proxies.proxy_of("wss://x/bus", host, port, secure=True)

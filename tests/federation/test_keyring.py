@@ -56,28 +56,48 @@ def test_a_secret_gives_what_the_file_grants_it(tmp_path: Path) -> None:
     assert reports is not None
     assert operators is not None
     assert (reports.name, operators.name) == ("reports", "operators")
-    assert [rights(reports, name) for name in ("orders-1", "audit", "orders-private-1", "other", "chat-1")] == ["read", "write", "", "", ""]
+    assert [
+        rights(reports, name)
+        for name in ("orders-1", "audit", "orders-private-1", "other", "chat-1")
+    ] == ["read", "write", "", "", ""]
     assert [rights(reports, "chat-1", kind) for kind in OBJECT_KINDS] == ["", "read", "", "", ""]
     assert rights(operators, "x") == "read write admin"
     assert rights(operators, "x", "pubsub") == "read write"
-    assert [ring.identify(text) for text in ("", SECRET + "x", SECRET[:-1], SECRET.upper(), "reports")] == [None] * 5
+    assert [
+        ring.identify(text) for text in ("", SECRET + "x", SECRET[:-1], SECRET.upper(), "reports")
+    ] == [None] * 5
 
 
 def test_deny_wins_over_every_verb_and_kind() -> None:
-    grants = Grants.parse({"read": ["*"], "write": ["*"], "admin": ["*"], "deny": ["secret-*", "channel:*"]}, "test")
+    grants = Grants.parse(
+        {"read": ["*"], "write": ["*"], "admin": ["*"], "deny": ["secret-*", "channel:*"]}, "test"
+    )
     assert [grants.may(verb, "queue", "secret-1") for verb in VERBS] == [False] * 5
     assert [grants.may(verb, "channel", "open") for verb in VERBS] == [False] * 5
     assert [grants.may(verb, "queue", "open") for verb in VERBS] == [True] * 5
 
 
 def test_the_queues_inside_channels_and_services_are_theirs_too() -> None:
-    grants = Grants.parse({"read": ["*"], "write": ["queue:*"], "deny": ["channel:private", "service:pay"]}, "test")
+    grants = Grants.parse(
+        {"read": ["*"], "write": ["queue:*"], "deny": ["channel:private", "service:pay"]}, "test"
+    )
     somebody, narrowed = Identity("a", grants), Identity("a", Grants.all_allowed(), grants)
     replies = ":replyTo:0123456789abcdef"
     for name in ("channel:any:private", "service:pay", f"service:pay{replies}"):
         assert rights(somebody, name) == rights(narrowed, name) == ""
-    for name in ("channel:any:open", "channel:private", "service:sum", "service:pay:replyTo:x", "channel", "service"):
-        assert rights(somebody, name) == rights(narrowed, name) == ("read" if ":" in name else "read write")
+    for name in (
+        "channel:any:open",
+        "channel:private",
+        "service:sum",
+        "service:pay:replyTo:x",
+        "channel",
+        "service",
+    ):
+        assert (
+            rights(somebody, name)
+            == rights(narrowed, name)
+            == ("read" if ":" in name else "read write")
+        )
     assert rights(somebody, f"service:sum{replies}") == "read"
 
 
@@ -130,7 +150,9 @@ def test_a_kind_stands_before_a_colon_and_other_colons_are_part_of_the_name() ->
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_file_that_is_wrong_says_what_and_shows_no_secret(tmp_path: Path, text: str | bytes, found: str) -> None:
+def test_a_file_that_is_wrong_says_what_and_shows_no_secret(
+    tmp_path: Path, text: str | bytes, found: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(found)) as caught:
         Keyring.load(written(tmp_path, text))
     assert not re.search("first-secret|hunter2", str(caught.value) + repr(caught.value.details))
@@ -163,7 +185,9 @@ def test_there_is_no_keyring_without_a_secret() -> None:
         Keyring.single("notsosecret")
 
 
-def test_a_secret_that_npm_clients_would_garble_is_warned_about_by_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_that_npm_clients_would_garble_is_warned_about_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG)
     Keyring.single("first-secret-with+plus", name="shop")
     assert "'shop'" in caplog.text
@@ -192,7 +216,22 @@ def test_every_secret_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPa
 def test_no_repr_shows_a_secret() -> None:
     ring = Keyring.single(SECRET)
     token = ring.sign("all", 60)
-    shown = " ".join(map(repr, [ring, ring.identify(SECRET), ring.identify_token(token), ring._keys, copy.copy(ring)])) + str(ring) + f"{ring}"
+    shown = (
+        " ".join(
+            map(
+                repr,
+                [
+                    ring,
+                    ring.identify(SECRET),
+                    ring.identify_token(token),
+                    ring._keys,
+                    copy.copy(ring),
+                ],
+            )
+        )
+        + str(ring)
+        + f"{ring}"
+    )
     assert SECRET not in shown
     assert sha256(SECRET.encode()).hexdigest() not in shown
     assert repr(sha256(SECRET.encode()).digest()) not in shown
@@ -214,7 +253,9 @@ class Clock:
 
 def test_a_token_counts_until_its_end() -> None:
     clock = Clock()
-    ring = Keyring({"a": (SECRET, Grants.all_allowed()), "b": (OTHER, Grants.all_allowed())}, clock=clock)
+    ring = Keyring(
+        {"a": (SECRET, Grants.all_allowed()), "b": (OTHER, Grants.all_allowed())}, clock=clock
+    )
     token = ring.sign("b", 60)
     found = ring.identify_token(token)
     assert found is not None
@@ -233,10 +274,26 @@ def test_a_token_ends_with_its_secret_and_is_worth_nothing_elsewhere() -> None:
 
 
 def test_a_token_can_only_narrow_what_its_secret_may() -> None:
-    ring = Keyring({"a": (SECRET, Grants.parse({"read": ["orders-*"], "write": ["orders-*"], "deny": ["orders-x"]}, "test"))})
-    narrow = ring.identify_token(ring.sign("a", 60, {"read": ["*"], "admin": ["*"], "deny": ["orders-1"]}))
+    ring = Keyring(
+        {
+            "a": (
+                SECRET,
+                Grants.parse(
+                    {"read": ["orders-*"], "write": ["orders-*"], "deny": ["orders-x"]}, "test"
+                ),
+            )
+        }
+    )
+    narrow = ring.identify_token(
+        ring.sign("a", 60, {"read": ["*"], "admin": ["*"], "deny": ["orders-1"]})
+    )
     assert narrow is not None
-    assert [rights(narrow, name) for name in ("orders-1", "orders-2", "orders-x", "other")] == ["", "read", "", ""]
+    assert [rights(narrow, name) for name in ("orders-1", "orders-2", "orders-x", "other")] == [
+        "",
+        "read",
+        "",
+        "",
+    ]
     nothing = ring.identify_token(ring.sign("a", 60, {}))
     assert nothing is not None
     assert rights(nothing, "orders-2") == ""
@@ -283,7 +340,8 @@ def test_a_token_changed_anywhere_is_refused(data: st.DataObject) -> None:
     token = ring.sign("all", 600, {"read": ["*"]})
     at = data.draw(st.integers(0, len(token) - 1))
     char = data.draw(st.characters(codec="latin-1").filter(lambda char: char != token[at]))
-    # The last character of a mac carries four bits only; what stays the same mac is compared as text, and refused too.
+    # The last character of a mac carries four bits only; what stays the same mac is compared as
+    # text, and refused too.
     assert ring.identify_token(token[:at] + char + token[at + 1 :]) is None
     assert ring.identify_token(token[:at]) is None
 
@@ -304,16 +362,21 @@ def test_any_text_is_taken_and_refused(text: str) -> None:
         ("all", 60, {"read": ["x" * 5000]}),
     ],
 )
-def test_a_token_that_makes_no_sense_is_not_signed(name: str, expires_s: float, narrow: dict[str, list[str]] | None) -> None:
+def test_a_token_that_makes_no_sense_is_not_signed(
+    name: str, expires_s: float, narrow: dict[str, list[str]] | None
+) -> None:
     with pytest.raises(ConfigError):
         Keyring.single(SECRET).sign(name, expires_s, narrow)
 
 
 def test_the_bytes_of_a_token_stay_what_they_are() -> None:
-    assert sign_token("all", signing_key(SECRET), 1_000_000, 60, {"read": ["orders-*"]}) == GOLDEN_TOKEN
+    assert (
+        sign_token("all", signing_key(SECRET), 1_000_000, 60, {"read": ["orders-*"]})
+        == GOLDEN_TOKEN
+    )
 
 
-GOLDEN_TOKEN = "bt1.eyJuIjoiYWxsIiwiZSI6MTAwMDA2MCwiZyI6eyJyZWFkIjpbIm9yZGVycy0qIl19fQ.CAIYYEIkqTd7P55nWZDr86Ry5wzQdqoSkI-2arS6KHM"
+GOLDEN_TOKEN = "bt1.eyJuIjoiYWxsIiwiZSI6MTAwMDA2MCwiZyI6eyJyZWFkIjpbIm9yZGVycy0qIl19fQ.CAIYYEIkqTd7P55nWZDr86Ry5wzQdqoSkI-2arS6KHM"  # noqa: E501
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
@@ -323,10 +386,29 @@ def test_a_limit_must_allow_something(value: float) -> None:
 
 
 def test_old_settings_are_sets_of_verbs_and_each_verb_can_be_granted_alone() -> None:
-    table = {"read": ["a"], "write": ["b"], "browse": ["c"], "consume": ["d"], "push": ["e"], "create": ["f"], "admin": ["g"]}
+    table = {
+        "read": ["a"],
+        "write": ["b"],
+        "browse": ["c"],
+        "consume": ["d"],
+        "push": ["e"],
+        "create": ["f"],
+        "admin": ["g"],
+    }
     grants = Grants.parse(table, "test")
-    found = {name: " ".join(verb for verb in VERBS if grants.may(verb, "queue", name)) for name in "abcdefg"}
-    assert found == {"a": "browse consume", "b": "push create", "c": "browse", "d": "consume", "e": "push", "f": "create", "g": "admin"}
+    found = {
+        name: " ".join(verb for verb in VERBS if grants.may(verb, "queue", name))
+        for name in "abcdefg"
+    }
+    assert found == {
+        "a": "browse consume",
+        "b": "push create",
+        "c": "browse",
+        "d": "consume",
+        "e": "push",
+        "f": "create",
+        "g": "admin",
+    }
 
 
 def test_sinks_and_subscriptions_are_left_to_what_patterns_of_their_kind_name() -> None:
@@ -335,17 +417,25 @@ def test_sinks_and_subscriptions_are_left_to_what_patterns_of_their_kind_name() 
         Grants.parse({"consume": ["q", "subscription:a*"], "push": ["sink:a"]}, "test"),
     )
     denied = Grants.parse({"write": ["*"], "deny": ["sink:a", "subscription:a"]}, "test")
-    assert [[Identity("x", grants).may("push", "sink", name) for name in "ab"] for grants in (open_, named, denied)] == [
+    assert [
+        [Identity("x", grants).may("push", "sink", name) for name in "ab"]
+        for grants in (open_, named, denied)
+    ] == [
         [True, True],
         [True, False],
         [False, True],
     ]
-    assert [[Identity("x", grants).may("consume", "subscription", name) for name in "ab"] for grants in (open_, named, denied)] == [
+    assert [
+        [Identity("x", grants).may("consume", "subscription", name) for name in "ab"]
+        for grants in (open_, named, denied)
+    ] == [
         [True, True],
         [True, False],
         [False, False],
     ]
-    assert not Identity("x", Grants.parse({"write": ["channel:*"]}, "test")).may("push", "sink", "a")
+    assert not Identity("x", Grants.parse({"write": ["channel:*"]}, "test")).may(
+        "push", "sink", "a"
+    )
 
 
 def test_what_names_no_object_is_refused() -> None:

@@ -19,7 +19,12 @@ from busmq_spark.federation.gate.loop_turns import MAX_TURN_S, LoopTurns, Secret
 from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, message_tail, message_tail_steps
-from busmq_spark.federation.npm_wire.json_steps import PIECE_BYTES, decode_steps, takes_long, text_pieces
+from busmq_spark.federation.npm_wire.json_steps import (
+    PIECE_BYTES,
+    decode_steps,
+    takes_long,
+    text_pieces,
+)
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
@@ -38,12 +43,17 @@ def result(steps: Generator[None, None, Any]) -> Any:
             return done.value
 
 
-# -- JSON in steps -----------------------------------------------------------------------------------
+# -- JSON in steps ---------------------------------------------------------------------------------
 
 LETTERS = st.text(st.sampled_from('a"\\\n\x01é😀\ud83d\ude00,[{'), max_size=8)
 LONG = st.integers(1, 3).map(lambda times: 'é😀\n"\\\ud83d' * (times * PIECE_BYTES // 12))
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | LETTERS | LONG,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | LETTERS
+    | LONG,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(LETTERS, inner, max_size=5),
     max_leaves=20,
 )
@@ -55,9 +65,16 @@ def test_a_text_read_in_steps_has_the_value_that_json_reads(value: Any, indent: 
     assert result(decode_steps(text, 100)) == json.loads(text)
 
 
-@given(VALUES, st.lists(st.tuples(st.floats(0, 1), st.sampled_from(list(b'[]{},:"\\0-.e x\xff\n'))), max_size=4))
+@given(
+    VALUES,
+    st.lists(
+        st.tuples(st.floats(0, 1), st.sampled_from(list(b'[]{},:"\\0-.e x\xff\n'))), max_size=4
+    ),
+)
 @example("", [(0.0, ord("["))])
-def test_a_text_is_refused_in_steps_where_json_refuses_it(value: Any, changes: list[tuple[float, int]]) -> None:
+def test_a_text_is_refused_in_steps_where_json_refuses_it(
+    value: Any, changes: list[tuple[float, int]]
+) -> None:
     text = bytearray(json.dumps(value).encode()[:400])
     for place, byte in changes:
         text[int(place * (len(text) - 1))] = byte
@@ -79,7 +96,14 @@ def test_values_and_nesting_are_bounded_in_steps_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b'"' + b"x" * MIB + b'"', b'"' + b"\\n" * MIB + b'"', b" " * MIB + b"1", b"[" + b",".join([b'{"a":1}'] * 50_000) + b"]"], ids=len
+    "text",
+    [
+        b'"' + b"x" * MIB + b'"',
+        b'"' + b"\\n" * MIB + b'"',
+        b" " * MIB + b"1",
+        b"[" + b",".join([b'{"a":1}'] * 50_000) + b"]",
+    ],
+    ids=len,
 )
 def test_long_texts_take_many_steps(text: bytes) -> None:
     steps = 0
@@ -91,15 +115,20 @@ def test_long_texts_take_many_steps(text: bytes) -> None:
 
 @given(st.binary(max_size=50).map(lambda part: part * 2_000), st.integers(1, 2**53))
 def test_the_tail_of_a_long_message_is_that_of_a_short_one(value: bytes, number: int) -> None:
-    assert result(message_tail_steps(value, number, 10 * MIB)) == message_tail(value.decode("utf-8", "replace"), number)
-    assert b"".join(text_pieces(value)) == json.dumps(value.decode("utf-8", "replace"), ensure_ascii=False).encode()
+    assert result(message_tail_steps(value, number, 10 * MIB)) == message_tail(
+        value.decode("utf-8", "replace"), number
+    )
+    assert (
+        b"".join(text_pieces(value))
+        == json.dumps(value.decode("utf-8", "replace"), ensure_ascii=False).encode()
+    )
 
 
 def test_a_tail_that_is_too_long_is_not_kept_and_its_length_is_known() -> None:
     assert result(message_tail_steps(b"\0" * MIB, 1, MIB)) == 6 * MIB + 2
 
 
-# -- turns -------------------------------------------------------------------------------------------
+# -- turns -----------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -134,7 +163,9 @@ async def test_sockets_of_one_secret_have_one_turn_each_in_the_order_in_which_th
     assert max(found.values()) == 1
 
 
-async def test_a_secret_waits_for_as_long_as_it_used_the_loop_while_another_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_secret_waits_for_as_long_as_it_used_the_loop_while_another_uses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pauses: list[float] = []
     loop, shared = asyncio.get_running_loop(), LoopTurns()
     call_later = loop.call_later
@@ -161,11 +192,15 @@ async def test_a_secret_waits_for_as_long_as_it_used_the_loop_while_another_uses
     assert pauses == [0.5]
 
 
-# -- frames ------------------------------------------------------------------------------------------
+# -- frames ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lines", [(), ("Sec-WebSocket-Protocol: busmq.bulk.v1",)], ids=["npm", "bulk"])
-async def test_a_message_has_only_so_many_fragments(federation: Serve, lines: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "lines", [(), ("Sec-WebSocket-Protocol: busmq.bulk.v1",)], ids=["npm", "bulk"]
+)
+async def test_a_message_has_only_so_many_fragments(
+    federation: Serve, lines: tuple[str, ...]
+) -> None:
     async with federation() as (_, server), all_closed():
         raw = await Raw.open(server.port, "/bus", f"Authorization: Bearer {SECRET}", *lines)
         raw.send(frame(b"0", final=False) + frame(b"", 0, final=False) * 5_000)
@@ -176,9 +211,13 @@ async def test_a_message_has_only_so_many_fragments(federation: Serve, lines: tu
 
 
 @pytest.mark.parametrize(
-    "flood", [frame(b"", PING), frame(b"", 10), frame(b"", 0, final=False), frame(CHANNEL + b"2")], ids=["pings", "pongs", "fragments", "packets"]
+    "flood",
+    [frame(b"", PING), frame(b"", 10), frame(b"", 0, final=False), frame(CHANNEL + b"2")],
+    ids=["pings", "pongs", "fragments", "packets"],
 )
-async def test_frames_are_taken_apart_in_turns(federation: Serve, monkeypatch: pytest.MonkeyPatch, flood: bytes) -> None:
+async def test_frames_are_taken_apart_in_turns(
+    federation: Serve, monkeypatch: pytest.MonkeyPatch, flood: bytes
+) -> None:
     turn, found, count = [0], Counter[int](), 4_000
     monkeypatch.setattr(socket_limiter, "MAX_TURN_S", 0)  # one piece, then others
     receive = LimitedServerConnection._receive_frame
@@ -197,7 +236,7 @@ async def test_frames_are_taken_apart_in_turns(federation: Serve, monkeypatch: p
         assert max(found.values()) <= socket_limiter.PIECE_BYTES // len(flood) + 1
 
 
-# -- listeners ---------------------------------------------------------------------------------------
+# -- listeners -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["queue", "channel", "pubsub"])
@@ -234,8 +273,11 @@ async def test_a_message_is_encoded_once_for_all_listeners_of_an_object(
         assert made == [300_000]
 
 
-async def test_short_messages_are_encoded_once_too(federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, encode = list[str](), json.encoder.encode_basestring  # type: ignore[attr-defined]  # typeshed lacks it
+async def test_short_messages_are_encoded_once_too(
+    federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Typeshed lacks it
+    made, encode = list[str](), json.encoder.encode_basestring  # type: ignore[attr-defined]
 
     def counted(text: str) -> Any:
         if text.startswith("short"):
@@ -265,9 +307,15 @@ async def test_an_object_has_few_listeners(federation: Serve, fresh: Fresh) -> N
 
 
 @pytest.mark.parametrize("setting", ["channels_per_secret", "pubsubs_per_secret"])
-async def test_objects_are_bounded_over_all_sockets_of_a_secret(federation: Serve, fresh: Fresh, setting: str) -> None:
+async def test_objects_are_bounded_over_all_sockets_of_a_secret(
+    federation: Serve, fresh: Fresh, setting: str
+) -> None:
     limits = PeerLimits(**{setting: 3})  # type: ignore[arg-type]  # an int
-    async with federation(limits=limits) as (_, server), Wire(server) as first, Wire(server) as second:
+    async with (
+        federation(limits=limits) as (_, server),
+        Wire(server) as first,
+        Wire(server) as second,
+    ):
         things = [await wire.open("pubsub", fresh()) for wire in (first, second, first)]
         refused = second.channel()
         await second.send(refused, b'{"type":"pubsub","methods":["on"],"args":["x"]}')
@@ -278,13 +326,18 @@ async def test_objects_are_bounded_over_all_sockets_of_a_secret(federation: Serv
         await second.open("pubsub", fresh())
 
 
-async def test_a_call_that_takes_long_to_read_is_the_call_that_it_says(federation: Serve, fresh: Fresh) -> None:
+async def test_a_call_that_takes_long_to_read_is_the_call_that_it_says(
+    federation: Serve, fresh: Fresh
+) -> None:
     value = {"many": list(range(20_000)), "long": "é\n" * 50_000}
     async with federation() as (bus, server), Wire(server) as wire, bus.queue(fresh()) as queue:
         thing = await wire.open("queue", queue.name)
         await thing.send("attach", {})
         assert await thing.call("push", value) == [None, 1]
         assert await thing.call("push", "next") == [None, 2]
-        assert [message.text async for message in queue.consume(max=2)] == [json.dumps(value, separators=(",", ":"), ensure_ascii=False), "next"]
+        assert [message.text async for message in queue.consume(max=2)] == [
+            json.dumps(value, separators=(",", ":"), ensure_ascii=False),
+            "next",
+        ]
     line = DnodeMessage(3, [value]).encode()
     assert result(DnodeMessage.decode_steps(line)) == DnodeMessage.decode(line)

@@ -1,4 +1,6 @@
-"""Running a server: handshakes that are never finished, proxies, new secrets and certificates, leaving."""
+"""Running a server: handshakes that are never finished, proxies, new secrets and certificates,
+leaving.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,12 @@ async def page(port: int, path: str) -> int:
     return status
 
 
-async def test_connections_that_never_finish_their_handshake_keep_no_other_out(federation: Serve) -> None:
-    async with federation(limits=PeerLimits(connections=3, connections_per_address=3, handshakes=5)) as (_, server):
+async def test_connections_that_never_finish_their_handshake_keep_no_other_out(
+    federation: Serve,
+) -> None:
+    async with federation(
+        limits=PeerLimits(connections=3, connections_per_address=3, handshakes=5)
+    ) as (_, server):
         idle = [await Raw.dial(server.port) for _ in range(40)]
         await until(lambda: len(server._socket_limiter._pending) == 5)
         async with Wire(server) as first, Wire(server) as second:
@@ -44,7 +50,9 @@ async def test_connections_that_never_finish_their_handshake_keep_no_other_out(f
             assert await (await second.open("queue", "q")).call("isAttached") == [False]
             assert await page(server.port, "/metrics") == 200
             async with Wire(server):
-                assert await page(server.port, f"/bus?secret={SECRET}") == 503  # one too many is let in no more, and learns why
+                assert (
+                    await page(server.port, f"/bus?secret={SECRET}") == 503
+                )  # one too many is let in no more, and learns why
         for each in idle:
             await each.close()
         await until(lambda: server._socket_limiter.open_count == 0)
@@ -67,7 +75,10 @@ async def test_behind_a_trusted_proxy_clients_are_counted_one_by_one(federation:
         async with federation(limits=limits, proxies=proxies) as (_, server):
             raws = [await Raw.dial(server.port) for _ in range(3)]
             asked = zip(raws, ("9.9.9.9, 10.0.0.1", "10.0.0.2", "10.0.0.1"), strict=True)
-            found = [(await raw.ask(request(f"/bus?secret={SECRET}", f"X-Forwarded-For: {address}")))[0] for raw, address in asked]
+            found = [
+                (await raw.ask(request(f"/bus?secret={SECRET}", f"X-Forwarded-For: {address}")))[0]
+                for raw, address in asked
+            ]
             assert found == expected
             for raw in raws:
                 await raw.close()
@@ -83,19 +94,31 @@ def test_only_what_trusted_proxies_say_is_believed() -> None:
         ("10.1.1.1", ["nonsense"], "10.1.1.1"),
         ("8.8.8.8", ["2.2.2.2"], "8.8.8.8"),
     ):
-        assert client_address(peer, [("X-Forwarded-For", line) for line in forwarded], trusted) == expected
+        assert (
+            client_address(peer, [("X-Forwarded-For", line) for line in forwarded], trusted)
+            == expected
+        )
     with pytest.raises(ConfigError, match="a proxy to trust"):
         parse_networks(["proxy.example.com"])
 
 
 async def test_pages_say_whether_it_lives_and_whether_it_is_ready(federation: Serve) -> None:
     async with federation() as (_, server):
-        assert [await page(server.port, path) for path in ("/livez", "/readyz", "/healthz")] == [200, 200, 200]
+        assert [await page(server.port, path) for path in ("/livez", "/readyz", "/healthz")] == [
+            200,
+            200,
+            200,
+        ]
         server._draining = True
-        assert [await page(server.port, path) for path in ("/livez", "/readyz", "/healthz", f"/bus?secret={SECRET}")] == [200, 503, 503, 503]
+        assert [
+            await page(server.port, path)
+            for path in ("/livez", "/readyz", "/healthz", f"/bus?secret={SECRET}")
+        ] == [200, 503, 503, 503]
 
 
-async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_leaves_answers_the_calls_under_way(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, released = threading.Event(), threading.Event()
 
     def doing(self: BulkRpcHandler, name: str, arguments: Any, body: Any) -> Any:
@@ -105,7 +128,9 @@ async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, 
 
     monkeypatch.setattr(BulkRpcHandler, "run_call", doing)
     async with Bus(redis_url) as bus:
-        server = await FederationServer(bus, Keyring.single(SECRET), limits=PeerLimits(drain_s=PATIENCE_S)).__aenter__()
+        server = await FederationServer(
+            bus, Keyring.single(SECRET), limits=PeerLimits(drain_s=PATIENCE_S)
+        ).__aenter__()
         raw, idle = [await Raw.open(server.port, "/bus", *BULK) for _ in range(2)]
         raw.send(frame(call(1, "counters", ["q"])))
         await asyncio.to_thread(begun.wait, PATIENCE_S)
@@ -114,7 +139,9 @@ async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, 
         assert await page(server.port, "/readyz") == 503
         released.set()
         _, payload = await raw.message()
-        assert frames.decode_frame(payload) == BulkProtocolFrame(BulkFrameKind.REPLY, 1, [None], frames.decode_frame(payload).body)
+        assert frames.decode_frame(payload) == BulkProtocolFrame(
+            BulkFrameKind.REPLY, 1, [None], frames.decode_frame(payload).body
+        )
         assert (await raw.message())[0] == CLOSE
         for each in (raw, idle):
             each.send(frame(b"\x03\xe9", CLOSE))

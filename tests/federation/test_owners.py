@@ -1,4 +1,6 @@
-"""Sinks, subscriptions and leases belong to the secret that made them: others neither use, see nor end them."""
+"""Sinks, subscriptions and leases belong to the secret that made them: others neither use, see nor
+end them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ As = Callable[[str], FederationBulkStore]
 
 @pytest.fixture(scope="module")
 def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
-    ring = Keyring({name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()})
+    ring = Keyring(
+        {name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()}
+    )
     with site(redis_server.url, ring, PeerLimits(subscriptions=3)) as made:
         yield made
 
@@ -53,7 +57,9 @@ def as_(here: Site) -> Iterator[As]:
     made: list[FederationBulkStore] = []
 
     def open_as(name: str) -> FederationBulkStore:
-        made.append(FederationBulkStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S)))
+        made.append(
+            FederationBulkStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S))
+        )
         return made[-1]
 
     yield open_as
@@ -66,13 +72,21 @@ def queue(direct: RedisStore, fresh: Fresh) -> str:
     return filled(direct, fresh("open"), [b"1", b"2", b"3"]).queue
 
 
-def staged(store: FederationBulkStore | RedisStore, queue: str, query: str, batch: int, rows: int = 2) -> list[StagedList]:
+def staged(
+    store: FederationBulkStore | RedisStore, queue: str, query: str, batch: int, rows: int = 2
+) -> list[StagedList]:
     appender = store.appender()
-    appender.stage(queue, store.keys(queue).stage(attempt_name(query, str(batch), 0, secrets.token_hex(8))), [b"row"] * rows)
+    appender.stage(
+        queue,
+        store.keys(queue).stage(attempt_name(query, str(batch), 0, secrets.token_hex(8))),
+        [b"row"] * rows,
+    )
     return appender.finish()
 
 
-def write(store: FederationBulkStore | RedisStore, queue: str, sink: str, query: str, batch: int) -> None:
+def write(
+    store: FederationBulkStore | RedisStore, queue: str, sink: str, query: str, batch: int
+) -> None:
     """A batch of two rows, as the writer of Spark does it."""
     parts = staged(store, queue, query, batch)
     held = store.record(sink, batch, parts, query)
@@ -99,10 +113,13 @@ def test_who_may_push_nowhere_has_no_sinks(as_: As, fresh: Fresh, who: str) -> N
             as_(who)._link.call(name, *arguments)
 
 
-def test_what_a_run_has_staged_is_out_of_reach_of_runs_of_other_secrets_and_of_later_ones_beside_the_server(
+def test_staged_lists_are_out_of_reach_of_other_secrets_and_of_runs_beside_the_server(
     as_: As, direct: RedisStore, queue: str, fresh: Fresh
 ) -> None:
-    sink, key = fresh("sink"), direct.keys(queue).stage(attempt_name("", "0", 0, secrets.token_hex(8)))
+    sink, key = (
+        fresh("sink"),
+        direct.keys(queue).stage(attempt_name("", "0", 0, secrets.token_hex(8))),
+    )
     victim = as_("victim")
     appender = victim.appender()
     appender.stage(queue, key, [b"row"], victim.begin(sink, "one", [queue]))
@@ -114,7 +131,9 @@ def test_what_a_run_has_staged_is_out_of_reach_of_runs_of_other_secrets_and_of_l
     assert victim.record(sink, 0, parts, epoch=1 << 50) == tuple(parts)
 
 
-def test_a_sink_beside_the_server_is_out_of_reach_of_its_peers(as_: As, direct: RedisStore, queue: str, fresh: Fresh) -> None:
+def test_a_sink_beside_the_server_is_out_of_reach_of_its_peers(
+    as_: As, direct: RedisStore, queue: str, fresh: Fresh
+) -> None:
     sink, query = fresh("sink"), str(uuid.uuid4())
     as_("other").record(sink, 0, [], query)  # knows the sink and the query, and comes first
     write(direct, queue, sink, query, 0)
@@ -126,7 +145,9 @@ def test_a_sink_beside_the_server_is_out_of_reach_of_its_peers(as_: As, direct: 
     assert count(direct, queue) == 7
 
 
-def test_two_secrets_have_two_sinks_of_one_name(as_: As, direct: RedisStore, queue: str, fresh: Fresh) -> None:
+def test_two_secrets_have_two_sinks_of_one_name(
+    as_: As, direct: RedisStore, queue: str, fresh: Fresh
+) -> None:
     sink, query = fresh("sink"), str(uuid.uuid4())
     victim, other = as_("victim"), as_("other")
     parts = staged(victim, queue, query, 5)
@@ -142,10 +163,14 @@ def test_two_secrets_have_two_sinks_of_one_name(as_: As, direct: RedisStore, que
     assert count(direct, queue) == 5
 
 
-def test_a_narrowed_token_has_sinks_of_its_own(as_: As, here: Site, queue: str, fresh: Fresh) -> None:
+def test_a_narrowed_token_has_sinks_of_its_own(
+    as_: As, here: Site, queue: str, fresh: Fresh
+) -> None:
     sink = fresh("sink")
     narrow = {"write": [queue]}
-    token, again, wider = (here.keyring.sign("victim", 600, table) for table in (narrow, narrow, {"write": ["open-*"]}))
+    token, again, wider = (
+        here.keyring.sign("victim", 600, table) for table in (narrow, narrow, {"write": ["open-*"]})
+    )
     as_("victim").record(sink, 3, [])
     as_(token).record(sink, 2**53 - 1, [])
     as_("victim").record(sink, 4, [])
@@ -154,7 +179,9 @@ def test_a_narrowed_token_has_sinks_of_its_own(as_: As, here: Site, queue: str, 
         as_(again).record(sink, 1, [])
 
 
-def test_a_subscription_is_used_by_who_registered_it(as_: As, direct: RedisStore, queue: str) -> None:
+def test_a_subscription_is_used_by_who_registered_it(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     victim, reader = as_("victim"), as_("reader")
     token = my_token()
     assert victim.lease([queue], "billing", token, {}) == {queue: token}
@@ -177,7 +204,9 @@ def test_a_subscription_is_used_by_who_registered_it(as_: As, direct: RedisStore
     assert count(direct, queue) == 0
 
 
-def test_a_subscription_that_a_grant_names_is_used_by_all_who_have_it(as_: As, direct: RedisStore, queue: str) -> None:
+def test_a_subscription_that_a_grant_names_is_used_by_all_who_have_it(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     as_("victim").subscribe({queue: "earliest"}, "billing")
     assert as_("billing").subscribe({queue: "latest"}, "billing") == {queue: 0}
     assert as_("chief").subscribe({queue: "latest"}, "billing") == {queue: 0}  # admin of the queue
@@ -186,13 +215,19 @@ def test_a_subscription_that_a_grant_names_is_used_by_all_who_have_it(as_: As, d
     assert direct.subscriptions([queue]) == {queue: {"billing": 0}}
 
 
-def test_a_subscription_that_was_registered_beside_the_server_is_not_for_peers(as_: As, direct: RedisStore, queue: str) -> None:
+def test_a_subscription_that_was_registered_beside_the_server_is_not_for_peers(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     direct.subscribe({queue: "earliest"}, "local")
-    with pytest.raises(FederationRefused, match=r'grant it with consume = \["subscription:local"\]'):
+    with pytest.raises(
+        FederationRefused, match=r'grant it with consume = \["subscription:local"\]'
+    ):
         as_("reader").subscribe({queue: "latest"}, "local")
 
 
-def test_subscriptions_are_bounded_and_need_a_queue(as_: As, direct: RedisStore, queue: str, fresh: Fresh) -> None:
+def test_subscriptions_are_bounded_and_need_a_queue(
+    as_: As, direct: RedisStore, queue: str, fresh: Fresh
+) -> None:
     reader, missing = as_("reader"), fresh("open")
     for number in range(3):
         reader.subscribe({queue: "earliest"}, f"s{number}")
@@ -204,7 +239,9 @@ def test_subscriptions_are_bounded_and_need_a_queue(as_: As, direct: RedisStore,
     assert direct.subscriptions([missing]) == {missing: {}}
 
 
-def test_the_holder_of_a_lease_is_shown_to_its_own_secret_only(as_: As, direct: RedisStore, queue: str) -> None:
+def test_the_holder_of_a_lease_is_shown_to_its_own_secret_only(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     victim, reader, token = as_("victim"), as_("reader"), my_token()
     assert victim.lease([queue], "", token, {}) == {queue: token}
     assert as_("victim").holders([queue], "") == {queue: token}
@@ -216,11 +253,18 @@ def test_the_holder_of_a_lease_is_shown_to_its_own_secret_only(as_: As, direct: 
     with pytest.raises(FederationRefused, match="another reader holds"):
         reader.ack({queue: Position(direct.states({queue: -1})[queue].born, 3, "")}, "")
     assert victim.keep_alive([queue], "", token) == {queue: 1}
-    assert as_("victim").lease([queue], "", "next", {queue: token}) == {queue: "next"}  # of the same secret, known to be dead
+    assert as_("victim").lease([queue], "", "next", {queue: token}) == {
+        queue: "next"
+    }  # of the same secret, known to be dead
 
 
-@pytest.mark.parametrize("name", ["lease:", "lease:x", "hand:x", "stage:x", "messages", "metadata", "owners", "a:lease:b"])
-def test_a_subscription_cannot_be_a_key_of_a_queue_with_a_longer_name(as_: As, queue: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["lease:", "lease:x", "hand:x", "stage:x", "messages", "metadata", "owners", "a:lease:b"],
+)
+def test_a_subscription_cannot_be_a_key_of_a_queue_with_a_longer_name(
+    as_: As, queue: str, name: str
+) -> None:
     with pytest.raises(WireFormatError, match="a subscription whose name"):
         as_("victim").lease([queue], name, "me", {})
 
@@ -243,7 +287,9 @@ def test_who_browses_looks_and_takes_nothing(as_: As, direct: RedisStore, queue:
 
 @pytest.mark.parametrize("who", ["billing", "chief"])
 def test_a_shared_group_is_for_no_peer(as_: As, direct: RedisStore, queue: str, who: str) -> None:
-    """It has no position that a peer could move, and no holder: an ack would drop messages that others have in hand."""
+    """It has no position that a peer could move, and no holder: an ack would drop messages that
+    others have in hand.
+    """
     direct.run(queue, register(direct.keys(queue), "billing", shared={"tries": 3}))
     peer, state = as_(who), direct.states({queue: -1})[queue]
     at = Position(state.born, 3, "")
@@ -260,7 +306,9 @@ def test_a_shared_group_is_for_no_peer(as_: As, direct: RedisStore, queue: str, 
     assert direct.holders([queue], "billing") == {queue: ""}
 
 
-def test_a_name_that_was_given_up_beside_the_server_is_nobodys(as_: As, direct: RedisStore, queue: str) -> None:
+def test_a_name_that_was_given_up_beside_the_server_is_nobodys(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     as_("victim").subscribe({queue: "earliest"}, "mail")
     assert direct.run(queue, unsubscribe(direct.keys(queue), "mail"))
     direct.subscribe({queue: "earliest"}, "mail")
@@ -286,7 +334,9 @@ def test_a_name_of_a_life_that_ended_is_nobodys(as_: As, direct: RedisStore, que
     assert count(direct, queue) == 1
 
 
-def test_in_a_new_life_a_name_is_whose_registers_it_first(as_: As, direct: RedisStore, queue: str) -> None:
+def test_in_a_new_life_a_name_is_whose_registers_it_first(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     as_("victim").subscribe({queue: "earliest"}, "mail")
     reborn(direct, queue)
     as_("other").subscribe({queue: "earliest"}, "mail")
@@ -295,17 +345,26 @@ def test_in_a_new_life_a_name_is_whose_registers_it_first(as_: As, direct: Redis
     assert as_("other").subscribe({queue: "latest"}, "mail") == {queue: 0}
 
 
-def test_a_reader_that_is_there_when_its_queue_is_made_anew_goes_on(as_: As, direct: RedisStore, queue: str) -> None:
+def test_a_reader_that_is_there_when_its_queue_is_made_anew_goes_on(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     victim, token = as_("victim"), my_token()
     victim.lease([queue], "mail", token, {})
     victim.subscribe({queue: "earliest"}, "mail")
     reborn(direct, queue)
     assert victim.keep_alive([queue], "mail", token) == {queue: 1}
     victim.subscribe({queue: "earliest"}, "mail")
-    assert victim.ack({queue: Position(direct.states({queue: -1})[queue].born, 1, "")}, "mail")[queue].status == "ok"
+    assert (
+        victim.ack({queue: Position(direct.states({queue: -1})[queue].born, 1, "")}, "mail")[
+            queue
+        ].status
+        == "ok"
+    )
 
 
-def test_a_reader_beside_the_server_that_is_about_to_register_in_a_new_life_keeps_its_name(as_: As, direct: RedisStore, queue: str) -> None:
+def test_a_reader_beside_the_server_that_is_about_to_register_in_a_new_life_keeps_its_name(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     as_("victim").subscribe({queue: "earliest"}, "mail")
     reborn(direct, queue)
     direct.lease([queue], "mail", my_token(), {})
@@ -313,7 +372,9 @@ def test_a_reader_beside_the_server_that_is_about_to_register_in_a_new_life_keep
         as_("victim").subscribe({queue: "latest"}, "mail")
 
 
-def test_owners_that_a_version_before_has_noted_without_a_life_count(as_: As, direct: RedisStore, queue: str) -> None:
+def test_owners_that_a_version_before_has_noted_without_a_life_count(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     def without_life() -> Flow[int]:
         return int((yield command("HDEL", direct.keys(queue).owners, ":born:mail")))
 

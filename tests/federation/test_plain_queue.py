@@ -1,4 +1,6 @@
-"""Ids to positions over a wire that knows positions only; pushes that are refused for want of room."""
+"""Ids to positions over a wire that knows positions only; pushes that are refused for want of
+room.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_an_id_is_found_or_the_next_one_whatever_holes_there_are(ids: list[int],
 
 
 @given(st.integers(1, 10**9), st.integers(1, 10**6), st.data())
-def test_where_ids_follow_each_other_two_looks_find_one(first: int, many: int, data: st.DataObject) -> None:
+def test_where_ids_follow_each_other_two_looks_find_one(
+    first: int, many: int, data: st.DataObject
+) -> None:
     remote: Any = Stored(range(first, first + many))  # type: ignore[arg-type]  # as good as a list
     id = data.draw(st.integers(first, first + many - 1))
     assert asyncio.run(find_position(remote, id)) == (id - first, id)

@@ -34,7 +34,13 @@ SOCKETS = 8 * 1024 * 1024
 @asynccontextmanager
 async def deaf(server: FederationServer) -> AsyncIterator[ClientConnection]:
     """A peer that sends and never reads."""
-    async with connect(f"{server.url}?secret={SECRET}", compression=None, max_queue=1, ping_interval=None, close_timeout=0.1) as socket:
+    async with connect(
+        f"{server.url}?secret={SECRET}",
+        compression=None,
+        max_queue=1,
+        ping_interval=None,
+        close_timeout=0.1,
+    ) as socket:
         yield socket
 
 
@@ -53,7 +59,10 @@ def listen(event: str) -> bytes:
 
 def waits(connection: NpmProtocolServerConnection) -> bool:
     """Whether something waits for the peer, and nothing has left for a while."""
-    return connection.send_buffer.waiting > 0 and connection._socket.stalled_s(asyncio.get_running_loop().time()) > 0.3
+    return (
+        connection.send_buffer.waiting > 0
+        and connection._socket.stalled_s(asyncio.get_running_loop().time()) > 0.3
+    )
 
 
 def stuck(connection: NpmProtocolServerConnection) -> bool:
@@ -64,8 +73,13 @@ def stuck(connection: NpmProtocolServerConnection) -> bool:
 CONSUME = [listen("message"), call(4, {"ttl": 60}), call(18, {})]
 
 
-async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is_cut_off(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(send_s=0.5)) as (bus, server), bus.queue(fresh()) as queue:
+async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is_cut_off(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(send_s=0.5)) as (bus, server),
+        bus.queue(fresh()) as queue,
+    ):
         count = SOCKETS // len(BIG) * 2
         await queue.push_many([BIG] * count)
         async with deaf(server) as socket:
@@ -75,12 +89,19 @@ async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is
             await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
             await until(lambda: not server._connections)
             assert len(BIG) <= most() <= MAX_WAITING_BYTES + len(BIG) + 1000
-        assert await queue.count() * len(BIG) > SOCKETS // 2  # what was not on its way has gone back
+        assert (
+            await queue.count() * len(BIG) > SOCKETS // 2
+        )  # what was not on its way has gone back
         assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
 
 
-async def test_a_peer_that_is_cut_off_while_nothing_more_is_read_from_it_leaves_nothing(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(send_s=4.0, in_flight_bytes=2 * len(BIG))) as (bus, server), bus.queue(fresh()) as queue:
+async def test_a_peer_that_is_cut_off_while_nothing_more_is_read_from_it_leaves_nothing(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(send_s=4.0, in_flight_bytes=2 * len(BIG))) as (bus, server),
+        bus.queue(fresh()) as queue,
+    ):
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
         async with deaf(server) as socket:
             await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
@@ -90,7 +111,9 @@ async def test_a_peer_that_is_cut_off_while_nothing_more_is_read_from_it_leaves_
         assert len(bus._objects) == 1
 
 
-async def test_a_peer_that_leaves_a_channel_does_not_wait_to_be_let_in(federation: Serve, fresh: Fresh, redis_url: str) -> None:
+async def test_a_peer_that_leaves_a_channel_does_not_wait_to_be_let_in(
+    federation: Serve, fresh: Fresh, redis_url: str
+) -> None:
     async with federation() as (bus, server), Bus(redis_url) as other, Wire(server) as wire:
         chat = await wire.open("channel", fresh(), "local", "remote")
         await chat.listen("connect", "error")
@@ -104,20 +127,29 @@ async def test_a_peer_that_leaves_a_channel_does_not_wait_to_be_let_in(federatio
         await chat.event("connect")
 
 
-async def test_a_peer_that_goes_while_its_call_waits_is_not_waited_for(federation: Serve, fresh: Fresh, redis_url: str) -> None:
-    async with federation(limits=PeerLimits(in_flight_messages=1)) as (bus, server), Bus(redis_url) as other:
+async def test_a_peer_that_goes_while_its_call_waits_is_not_waited_for(
+    federation: Serve, fresh: Fresh, redis_url: str
+) -> None:
+    async with (
+        federation(limits=PeerLimits(in_flight_messages=1)) as (bus, server),
+        Bus(redis_url) as other,
+    ):
         name = fresh()
         async with other.queue(f"channel:local:{name}") as held:
             await held.consume(reliable=True).begin()
             async with Wire(server) as wire:
                 chat = await wire.open("channel", name, "local", "remote")
                 await chat.send("connect", {"reliable": True})  # waits for the other reader to end
-                await until(lambda: any(connection._over_limits for connection in server._connections))
+                await until(
+                    lambda: any(connection._over_limits for connection in server._connections)
+                )
                 wire.socket.transport.abort()
                 await until(lambda: not server._connections and not bus._objects)
 
 
-async def test_a_peer_that_reads_late_gets_everything_in_order(federation: Serve, fresh: Fresh) -> None:
+async def test_a_peer_that_reads_late_gets_everything_in_order(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (bus, server), bus.queue(fresh()) as queue:
         count = SOCKETS // len(BIG)
         await queue.push_many([f"{number}:{BIG}" for number in range(count)])
@@ -144,8 +176,13 @@ async def test_a_slow_peer_slows_no_other(federation: Serve, fresh: Fresh) -> No
             assert await other.call("push", "quick") == [None, 1]
 
 
-async def test_no_more_calls_are_in_work_than_allowed_and_all_are_done(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(in_flight_messages=5)) as (_, server), Wire(server) as wire:
+async def test_no_more_calls_are_in_work_than_allowed_and_all_are_done(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(in_flight_messages=5)) as (_, server),
+        Wire(server) as wire,
+    ):
         queue = await wire.open("queue", fresh())
         [connection] = server._connections
         most = most_in_work(connection)
@@ -161,7 +198,9 @@ async def test_no_more_calls_are_in_work_than_allowed_and_all_are_done(federatio
         assert connection._messages == connection._bytes == 0
 
 
-async def test_what_is_in_work_on_a_channel_that_closes_counts_no_more(federation: Serve, fresh: Fresh) -> None:
+async def test_what_is_in_work_on_a_channel_that_closes_counts_no_more(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         good = await wire.open("queue", fresh())
         for _ in range(20):
@@ -176,8 +215,13 @@ async def test_what_is_in_work_on_a_channel_that_closes_counts_no_more(federatio
         assert connection.channel_count == 1
 
 
-async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(channels_per_socket=2)) as (_, server), Wire(server) as wire:
+async def test_a_channel_too_many_is_closed_and_those_before_stay(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(channels_per_socket=2)) as (_, server),
+        Wire(server) as wire,
+    ):
         first, second = await wire.open("queue", fresh()), await wire.open("queue", fresh())
         third = wire.channel()
         await wire.send(third, make_creation("queue", fresh()).encode())
@@ -189,21 +233,44 @@ async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Se
         await wire.open("queue", fresh())
 
 
-async def test_a_program_whose_object_is_one_too_many_is_told_which_limit(federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_whose_object_is_one_too_many_is_told_which_limit(
+    federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one: dict[str, Any] = {"federate_secret": SECRET, "federate_sockets": 1}
-    async with federation(limits=PeerLimits(channels_per_socket=2)) as (_, server), Bus(federate=server.url, **one) as away:
+    async with (
+        federation(limits=PeerLimits(channels_per_socket=2)) as (_, server),
+        Bus(federate=server.url, **one) as away,
+    ):
         first, *others = (away.federate(away.queue(fresh())) for _ in range(3))
         await first.attach()
         monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.3)
-        with pytest.raises(FederationLost, match=r"refused one more object beside [23] on this web socket; its limit is channels_per_socket"):
+        with pytest.raises(
+            FederationLost,
+            match=(
+                r"refused one more object beside [23] on this web socket; its limit is"
+                r" channels_per_socket"
+            ),
+        ):
             await asyncio.gather(*(queue.attach() for queue in others))
         assert await first.push("x") == 1
 
 
-async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_memory(federation: Serve, fresh: Fresh) -> None:
+async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_memory(
+    federation: Serve, fresh: Fresh
+) -> None:
     limits = PeerLimits(message_bytes=60_000, in_flight_bytes=60_000)
-    async with federation(limits=limits) as (bus, server), bus.queue(fresh()) as queue, deaf(server) as socket:
-        await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *[listen("message")] * 1000, *CONSUME)
+    async with (
+        federation(limits=limits) as (bus, server),
+        bus.queue(fresh()) as queue,
+        deaf(server) as socket,
+    ):
+        await say(
+            socket,
+            "0" * 16,
+            make_creation("queue", queue.name).encode(),
+            *[listen("message")] * 1000,
+            *CONSUME,
+        )
         await until(lambda: server._connections)
         [connection] = server._connections
         await queue.push(BIG)
@@ -214,15 +281,24 @@ async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_me
 
 
 async def test_a_listener_too_many_closes_its_channel(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(callbacks_per_channel=3)) as (_, server), Wire(server) as wire:
+    async with (
+        federation(limits=PeerLimits(callbacks_per_channel=3)) as (_, server),
+        Wire(server) as wire,
+    ):
         queue = await wire.open("queue", fresh())
         for event in ("attaching", "attached", "consuming", "detached"):
             await queue.send("once", event, print)
         assert await wire.next(queue.channel) is None
 
 
-async def test_a_message_longer_than_allowed_ends_the_socket(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(message_bytes=10_000)) as (_, server), Wire(server) as wire, Wire(server) as other:
+async def test_a_message_longer_than_allowed_ends_the_socket(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(message_bytes=10_000)) as (_, server),
+        Wire(server) as wire,
+        Wire(server) as other,
+    ):
         queue = await wire.open("queue", fresh())
         await queue.send("push", "x" * 10_001)
         await wire.socket.wait_closed()
@@ -230,8 +306,14 @@ async def test_a_message_longer_than_allowed_ends_the_socket(federation: Serve, 
         assert await (await other.open("queue", fresh())).call("isAttached") == [False]
 
 
-async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_reported(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(message_bytes=10_000)) as (bus, server), Wire(server) as wire, bus.queue(fresh()) as owner:
+async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_reported(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(message_bytes=10_000)) as (bus, server),
+        Wire(server) as wire,
+        bus.queue(fresh()) as owner,
+    ):
         await owner.push_many(["short", "é" * 6000, "behind"])
         queue = await wire.open("queue", owner.name)
         await queue.listen("message", "error", "consuming")
@@ -243,8 +325,13 @@ async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_reporte
         assert await owner.count() == 2
 
 
-async def test_lines_that_do_not_end_cost_no_more_than_one_message_whatever_the_number_of_channels(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(message_bytes=10_000)) as (_, server), Wire(server) as wire:
+async def test_lines_that_do_not_end_cost_no_more_than_one_message_whatever_the_number_of_channels(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(message_bytes=10_000)) as (_, server),
+        Wire(server) as wire,
+    ):
         first, second, third = [await wire.open("queue", fresh()) for _ in range(3)]
         for queue in (first, second):
             await wire.send(queue.channel, b"x" * 4000)
@@ -257,7 +344,9 @@ async def test_lines_that_do_not_end_cost_no_more_than_one_message_whatever_the_
         assert connection._partial_bytes == 4000
 
 
-async def test_pushes_before_attaching_are_bounded_in_bytes(federation: Serve, fresh: Fresh) -> None:
+async def test_pushes_before_attaching_are_bounded_in_bytes(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         answers: list[Any] = []
@@ -269,19 +358,30 @@ async def test_pushes_before_attaching_are_bounded_in_bytes(federation: Serve, f
         await queue.send("attach", {})
         while len(answers) < 30:
             await queue.step()
-        assert len([values for values in answers if values[0] is None]) == 30 - refused == 1024 * 1024 // len(BIG)
+        assert (
+            len([values for values in answers if values[0] is None])
+            == 30 - refused
+            == 1024 * 1024 // len(BIG)
+        )
 
 
 async def test_a_line_that_never_ends_ends_its_channel(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(message_bytes=10_000)) as (_, server), Wire(server) as wire:
+    async with (
+        federation(limits=PeerLimits(message_bytes=10_000)) as (_, server),
+        Wire(server) as wire,
+    ):
         queue = await wire.open("queue", fresh())
         for _ in range(11):
             await wire.send(queue.channel, b"x" * 1000)
         assert await wire.next(queue.channel) is None
 
 
-@pytest.mark.parametrize("limits", [PeerLimits(connections=2), PeerLimits(connections_per_address=2)])
-async def test_a_socket_too_many_is_closed_at_once_and_room_is_made_by_those_that_leave(federation: Serve, limits: PeerLimits) -> None:
+@pytest.mark.parametrize(
+    "limits", [PeerLimits(connections=2), PeerLimits(connections_per_address=2)]
+)
+async def test_a_socket_too_many_is_closed_at_once_and_room_is_made_by_those_that_leave(
+    federation: Serve, limits: PeerLimits
+) -> None:
     async with federation(limits=limits) as (_, server):
         async with Wire(server), Wire(server):
             with pytest.raises((OSError, InvalidHandshake, ConnectionClosed, EOFError)):
@@ -300,8 +400,13 @@ async def test_a_handshake_that_is_never_finished_is_ended(federation: Serve) ->
         await until(lambda: server._socket_limiter.open_count == 0)
 
 
-async def test_a_server_stops_although_a_peer_does_not_read(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(close_s=0.2)) as (bus, server), bus.queue(fresh()) as queue:
+async def test_a_server_stops_although_a_peer_does_not_read(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(close_s=0.2)) as (bus, server),
+        bus.queue(fresh()) as queue,
+    ):
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
         peer = deaf(server)
         socket = await peer.__aenter__()
@@ -317,8 +422,18 @@ async def test_peers_that_come_and_go_leave_nothing(federation: Serve, fresh: Fr
         for turn in range(30):
             async with Wire(server) as wire:
                 things = [
-                    (await wire.open("queue", names[0]), "consume", {"reliable": turn % 2 == 0}, "consuming"),
-                    (await wire.open("channel", names[1], "local", "remote"), "connect", {}, "connect"),
+                    (
+                        await wire.open("queue", names[0]),
+                        "consume",
+                        {"reliable": turn % 2 == 0},
+                        "consuming",
+                    ),
+                    (
+                        await wire.open("channel", names[1], "local", "remote"),
+                        "connect",
+                        {},
+                        "connect",
+                    ),
                     (await wire.open("pubsub", names[2]), "subscribe", {}, "subscribed"),
                 ]
                 await things[0][0].send("attach", {})
@@ -330,4 +445,9 @@ async def test_peers_that_come_and_go_leave_nothing(federation: Serve, fresh: Fr
                     wire.socket.transport.abort()
         await until(lambda: not server._connections)
         await until(lambda: len(asyncio.all_tasks()) == before)
-        assert (len(bus._objects), len(bus.keep_alive._due), len(bus._lease_users), server._socket_limiter.open_count) == (0, 0, 0, 0)
+        assert (
+            len(bus._objects),
+            len(bus.keep_alive._due),
+            len(bus._lease_users),
+            server._socket_limiter.open_count,
+        ) == (0, 0, 0, 0)

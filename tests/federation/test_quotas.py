@@ -41,7 +41,10 @@ def values(value: Any) -> int:
     return 0
 
 
-JSON = st.recursive(st.text('",[{\\ab') | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(',[{"\\'), inner))
+JSON = st.recursive(
+    st.text('",[{\\ab') | st.integers() | st.none(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(',[{"\\'), inner),
+)
 
 
 @given(JSON, st.integers(0, 30))
@@ -53,7 +56,11 @@ def test_a_text_with_many_values_is_not_read() -> None:
     with pytest.raises(WireFormatError, match="more than 200000 values"):
         decode_json(MANY, "a line")
     with pytest.raises(WireFormatError, match="more than 200000 values"):
-        frames.decode_frame(BulkProtocolFrame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+        frames.decode_frame(
+            BulkProtocolFrame(BulkFrameKind.CALL, 1).encode()[:5]
+            + len(MANY).to_bytes(4, "little")
+            + MANY
+        )
     text = json.dumps(["[{," * MAX_JSON_VALUES])
     assert decode_json(text.encode(), "a line") == ["[{," * MAX_JSON_VALUES]
 
@@ -67,7 +74,9 @@ async def test_a_line_of_many_values_ends_its_channel(federation: Serve, fresh: 
 
 
 @pytest.mark.redis
-def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_wait_as_bytes_until_it_is_their_turn(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     released, decode, read = threading.Event(), frames.decode_frame, list[int]()
 
     def decoding(message: Any) -> Any:
@@ -86,7 +95,12 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
         for socket in sockets:
             for id in range(1, 6):
                 socket.send(call(id, "counters", ["x" * 1000] * 200))
-        wait_until(lambda: sum(budget.bytes for budget in there.bulk.quotas._quotas.values()) > 5 * len(sockets) * 200_000)
+        wait_until(
+            lambda: (
+                sum(budget.bytes for budget in there.bulk.quotas._quotas.values())
+                > 5 * len(sockets) * 200_000
+            )
+        )
         wait_until(lambda: len(read) == MAX_LARGE_HEADS_IN_WORK)
         released.set()
         for socket in sockets:
@@ -96,9 +110,13 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
 
 
 async def test_the_sockets_of_one_secret_are_counted_and_shown(federation: Serve) -> None:
-    ring = Keyring({name: (f"the-secret-of-{name}", Grants.all_allowed()) for name in ("greedy", "other")})
+    ring = Keyring(
+        {name: (f"the-secret-of-{name}", Grants.all_allowed()) for name in ("greedy", "other")}
+    )
     async with federation(ring, limits=PeerLimits(connections_per_secret=2)) as (_, server):
-        first, second = [await Raw.open(server.port, "/bus?secret=the-secret-of-greedy") for _ in range(2)]
+        first, second = [
+            await Raw.open(server.port, "/bus?secret=the-secret-of-greedy") for _ in range(2)
+        ]
         with pytest.raises(ConnectionRefusedError, match="503"):
             await Raw.open(server.port, "/bus?secret=the-secret-of-greedy")
         other = await Raw.open(server.port, "/bus?secret=the-secret-of-other")
@@ -110,7 +128,9 @@ async def test_the_sockets_of_one_secret_are_counted_and_shown(federation: Serve
 
 
 @pytest.mark.redis
-def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sockets(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sockets(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     released = threading.Event()
 
     def doing(self: BulkRpcHandler, name: str, arguments: Any, body: Any) -> Any:
@@ -120,7 +140,12 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
     monkeypatch.setattr(BulkRpcHandler, "run_call", doing)
     with site(redis_url, limits=PeerLimits(bytes_per_secret=1_000_000)) as there:
         sockets = [BulkWebSocket(there.address()) for _ in range(5)]
-        message = BulkProtocolFrame(BulkFrameKind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()
+        message = BulkProtocolFrame(
+            BulkFrameKind.CALL,
+            1,
+            {"op": "push", "args": ["q"]},
+            frames.pack_values([b"x" * 300_000]),
+        ).encode()
         for socket in sockets:
             for _ in range(3):
                 socket.send(message)
@@ -139,7 +164,11 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
 def test_a_peer_that_breaks_the_rules_in_its_turn_is_cut_off(redis_url: str) -> None:
     with site(redis_url) as there:
         socket = BulkWebSocket(there.address())
-        socket.send(BulkProtocolFrame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+        socket.send(
+            BulkProtocolFrame(BulkFrameKind.CALL, 1).encode()[:5]
+            + len(MANY).to_bytes(4, "little")
+            + MANY
+        )
         with pytest.raises(FederationLost, match="code 1008"):
             socket.receive()
         socket.close()

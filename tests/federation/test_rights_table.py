@@ -1,4 +1,6 @@
-"""The table of rights in ``docs/federation.md``: each operation with each right, and the keys that it touches."""
+"""The table of rights in ``docs/federation.md``: each operation with each right, and the keys that
+it touches.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ RIGHTS = {
     title.replace("`", ""): (rights.split("; "), re.findall(r"`([^`]+)`", keys))
     for title, rights, keys in re.findall(
         r"^\| (`\w+`[^|]*) \| ([^|]+) \| ([^|]+) \|$",
-        PAGE.read_text("utf-8").partition("<!-- rights: bulk -->")[2].partition("<!-- /rights: bulk -->")[0],
+        PAGE.read_text("utf-8")
+        .partition("<!-- rights: bulk -->")[2]
+        .partition("<!-- /rights: bulk -->")[0],
         re.MULTILINE,
     )
 }
@@ -67,7 +71,9 @@ class Tried(NamedTuple):
 def verbs_of(who: str) -> set[str]:
     """The verbs of a secret on the queue."""
     table = GRANTS[who]
-    named = {setting for setting, patterns in table.items() if "q-*" in patterns and setting != "deny"}
+    named = {
+        setting for setting, patterns in table.items() if "q-*" in patterns and setting != "deny"
+    }
     return {verb for setting in named for verb in VERB_SETS.get(setting, (setting,))}
 
 
@@ -78,11 +84,15 @@ def has(who: str, right: str) -> bool:
         return table.get("events") in (["a.*"], ["#"]) and "deny" not in table
     wanted = {*VERBS} if right.startswith("any verb") else {*re.findall(r"`(\w+)`", right)}
     if right.endswith("on any queue"):
-        return bool(wanted & (verbs or ({*VERBS} if "elsewhere" in who or who == "denied" else set())))
+        return bool(
+            wanted & (verbs or ({*VERBS} if "elsewhere" in who or who == "denied" else set()))
+        )
     if right.endswith("on the sink"):
         return ("push" in verbs or who in ("elsewhere", "denied")) and who != "another-sink"
     if right.endswith("on the subscription"):
-        return ("consume" in verbs or who in ("elsewhere", "denied")) and who != "another-subscription"
+        return (
+            "consume" in verbs or who in ("elsewhere", "denied")
+        ) and who != "another-subscription"
     assert right.endswith(("on the queue", "on the first partition")), right
     return bool(wanted & verbs)
 
@@ -95,7 +105,9 @@ def server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture(scope="module")
 def here(server: EmbeddedRedis) -> Iterator[Site]:
-    ring = Keyring({name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()})
+    ring = Keyring(
+        {name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()}
+    )
     with site(server.url, ring) as made:
         yield made
 
@@ -114,8 +126,12 @@ def ask(store: FederationBulkStore, name: str, arguments: list[Any]) -> Any:
     if name == "read_with_spans":
         return list(store.read_with_spans(list(decoded[0]))[1])
     if name in ("read", "read_many"):
-        return list(store.read_many(list(decoded[0]) if name == "read_many" else [decoded[0]], False))
-    return store._link.call(name, *decoded, **({"values": [b"a", b"b"]} if operation.has_body else {}))
+        return list(
+            store.read_many(list(decoded[0]) if name == "read_many" else [decoded[0]], False)
+        )
+    return store._link.call(
+        name, *decoded, **({"values": [b"a", b"b"]} if operation.has_body else {})
+    )
 
 
 def is_refused(call: Callable[[], object]) -> bool:
@@ -134,7 +150,9 @@ def test_the_table_has_a_row_for_each_operation() -> None:
 
 
 @pytest.mark.parametrize("who", GRANTS)
-def test_each_operation_is_allowed_or_refused_as_the_table_says(here: Site, beside: RedisStore, fresh: Fresh, who: str) -> None:
+def test_each_operation_is_allowed_or_refused_as_the_table_says(
+    here: Site, beside: RedisStore, fresh: Fresh, who: str
+) -> None:
     store = FederationBulkStore(here.address(SECRETS[who], patience_s=PATIENCE_S))
     found, expected = [], []
     for title in calls("q"):
@@ -142,11 +160,13 @@ def test_each_operation_is_allowed_or_refused_as_the_table_says(here: Site, besi
         part = filled(beside, queue, [b"1", b"2", b"3"])
         beside.partitions(queue, 1)
         name, arguments = calls(queue, subscription="billing", topic=queue, born=part.born)[title]
-        found.append(Tried(title, is_refused(lambda n=name, a=arguments: ask(store, n, a))))  # type: ignore[misc]  # bound at once
+        # Bound at once
+        found.append(Tried(title, is_refused(lambda n=name, a=arguments: ask(store, n, a))))  # type: ignore[misc]
         expected.append(
             Tried(
                 title,
-                not all(has(who, right) for right in RIGHTS[title][0]) or not has(who, "any verb on any queue"),
+                not all(has(who, right) for right in RIGHTS[title][0])
+                or not has(who, "any verb on any queue"),
             )
         )
     store.close()
@@ -168,7 +188,9 @@ def keys_of_commands(lines: Iterable[bytes], upto: str) -> set[str]:
 
 
 def kind_of(key: str, queue: str, topic: str) -> str:
-    """What the table calls a key. Any key that is none of the queue, the topic or the secret itself fails."""
+    """What the table calls a key. Any key that is none of the queue, the topic or the secret itself
+    fails.
+    """
     if key in ("bus:subscriptions", f"bus:topic:{topic}"):
         return key.split(":")[1]
     own = re.fullmatch(r"bus:(?:queue:q-[^:]+:)?(sink|sink-queues|stages):federated:all:sink", key)
@@ -183,10 +205,14 @@ def kind_of(key: str, queue: str, topic: str) -> str:
     return rest[0]
 
 
-def test_each_operation_touches_only_the_keys_that_the_table_names(server: EmbeddedRedis, here: Site, beside: RedisStore, fresh: Fresh) -> None:
+def test_each_operation_touches_only_the_keys_that_the_table_names(
+    server: EmbeddedRedis, here: Site, beside: RedisStore, fresh: Fresh
+) -> None:
     store = FederationBulkStore(here.address(SECRETS["all"], patience_s=PATIENCE_S))
     store.connect()
-    server.command("DEL", EVENT_SUBSCRIPTIONS_KEY)  # rows of others would have it look at their queues, which it may push to
+    server.command(
+        "DEL", EVENT_SUBSCRIPTIONS_KEY
+    )  # rows of others would have it look at their queues, which it may push to
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as monitor,
         monitor.makefile("rb") as lines,
@@ -200,7 +226,8 @@ def test_each_operation_touches_only_the_keys_that_the_table_names(server: Embed
             arguments = calls(queue, subscription="billing", topic=queue, born=part.born)[title][1]
             server.command("ECHO", "begin")
             keys_of_commands(lines, "begin")
-            refused = is_refused(lambda n=name, a=arguments: ask(store, n, a))  # type: ignore[misc]  # bound at once
+            # Bound at once
+            refused = is_refused(lambda n=name, a=arguments: ask(store, n, a))  # type: ignore[misc]
             server.command("ECHO", "end")
             touched = {kind_of(key, queue, queue) for key in keys_of_commands(lines, "end")}
             assert not refused, title

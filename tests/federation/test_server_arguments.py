@@ -1,4 +1,6 @@
-"""Each argument of a federation server is taken as it is, or refused with ConfigError before it listens."""
+"""Each argument of a federation server is taken as it is, or refused with ConfigError before it
+listens.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,19 @@ from busmq_spark.federation.serve.server import FederationServer
 ROWS: dict[str, list[Any]] = {
     "host": [True, None, "", 1, b"127.0.0.1", ["127.0.0.1"]],
     "port": [True, None, "80", -1, 65536, 1.5, math.nan, b"80"],
-    "path": [True, None, "", "bus", " /bus", "/bus ", "/bus\n", "/bus?x", "/bus#x", "/my bus", b"/bus"],
+    "path": [
+        True,
+        None,
+        "",
+        "bus",
+        " /bus",
+        "/bus ",
+        "/bus\n",
+        "/bus?x",
+        "/bus#x",
+        "/my bus",
+        b"/bus",
+    ],
     "keyring": ["secret", True, {"a": "b"}],
     "limits": [{"depth": 3}, 5, "x"],
     "origins": [True, None, 5, [""], [5], [b"x"], {"a": 1}],
@@ -38,6 +52,18 @@ def test_one_text_is_a_list_of_one() -> None:
 
 @pytest.mark.parametrize("row", fields(PeerLimits), ids=lambda row: row.name)
 def test_a_limit_is_a_number_above_zero(row: Any) -> None:
-    for value in (True, None, "5", "", -1, 0, math.nan, math.inf, b"5", [5], *([1.5] if type(row.default) is int else [])):
+    for value in (
+        True,
+        None,
+        "5",
+        "",
+        -1,
+        0,
+        math.nan,
+        math.inf,
+        b"5",
+        [5],
+        *([1.5] if type(row.default) is int else []),
+    ):
         with pytest.raises(ConfigError, match=f"limit {row.name} is"):
             PeerLimits(**{row.name: value})

@@ -1,4 +1,6 @@
-"""What queues remember of peers is shared out by secret: one that takes all it can leaves the others their places."""
+"""What queues remember of peers is shared out by secret: one that takes all it can leaves the
+others their places.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ As = Callable[[str], FederationBulkStore]
 
 @pytest.fixture(scope="module")
 def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
-    ring = Keyring({name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()})
+    ring = Keyring(
+        {name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()}
+    )
     with site(redis_server.url, ring, LIMITS) as made:
         yield made
 
@@ -55,7 +59,9 @@ def as_(here: Site) -> Iterator[As]:
     made: list[FederationBulkStore] = []
 
     def open_as(name: str) -> FederationBulkStore:
-        made.append(FederationBulkStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S)))
+        made.append(
+            FederationBulkStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S))
+        )
         return made[-1]
 
     yield open_as
@@ -74,7 +80,9 @@ def queue(direct: RedisStore, fresh: Fresh) -> str:
     return filled(direct, fresh("open"), [b"1", b"2", b"3"]).queue
 
 
-def staged(store: FederationBulkStore | RedisStore, queue: str, run: SinkRun | None = None) -> list[StagedList]:
+def staged(
+    store: FederationBulkStore | RedisStore, queue: str, run: SinkRun | None = None
+) -> list[StagedList]:
     appender = store.appender()
     appender.stage(
         queue,
@@ -95,7 +103,9 @@ def test_places_in_subscriptions(as_: As, token: str, direct: RedisStore, queue:
         greedy.subscribe({queue: "earliest"}, f"s{number}")
     as_(token).subscribe({queue: "earliest"}, "of-a-token")
     for who, name in (("greedy", "s2"), (token, "s3")):
-        with pytest.raises(FederationRefused, match=r"all it may have of them \(limit subscriptions_per_secret\)"):
+        with pytest.raises(
+            FederationRefused, match=r"all it may have of them \(limit subscriptions_per_secret\)"
+        ):
             as_(who).subscribe({queue: "earliest"}, name)
         with pytest.raises(FederationRefused, match="limit subscriptions_per_secret"):
             as_(who).lease([queue], name, "me", {})
@@ -104,7 +114,9 @@ def test_places_in_subscriptions(as_: As, token: str, direct: RedisStore, queue:
     assert greedy.subscribe({queue: "latest"}, "s1") == {queue: 0}
 
 
-def test_names_that_are_leased_and_never_registered_are_bounded_and_give_their_place_back(as_: As, direct: RedisStore, queue: str) -> None:
+def test_names_that_are_leased_and_never_registered_are_bounded_and_give_their_place_back(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     greedy = as_("greedy")
     for number in range(3):
         greedy.lease([queue], f"s{number}", "me", {})
@@ -125,7 +137,9 @@ def test_senders(as_: As, token: str, direct: RedisStore, queue: str) -> None:
     assert greedy.push_from(queue, "s2", [2], [b"x"]) == (1, 0)
     assert as_("other").push_from(queue, "s0", [1], [b"x"]) == (1, 0)
     assert direct.push_from(queue, "s0", [1], [b"x"]) == (1, 0)
-    direct._links[0].execute(command("HSET", senders, "federated:greedy:s0", "1:1000"))  # heard of last in 1970
+    direct._links[0].execute(
+        command("HSET", senders, "federated:greedy:s0", "1:1000")
+    )  # heard of last in 1970
     assert as_("greedy").push_from(queue, "s3", [1], [b"x"]) == (1, 0)
     assert count(direct, senders, "HLEN") == 5
 
@@ -161,7 +175,9 @@ def test_staged_lists(as_: As, token: str, direct: RedisStore, queue: str) -> No
     staged(greedy, queue)
 
 
-def test_a_staged_list_is_used_by_who_staged_it(as_: As, token: str, direct: RedisStore, queue: str) -> None:
+def test_a_staged_list_is_used_by_who_staged_it(
+    as_: As, token: str, direct: RedisStore, queue: str
+) -> None:
     greedy, other = as_("greedy"), as_("other")
     theirs, local, by_token = (
         staged(greedy, queue),
@@ -173,8 +189,12 @@ def test_a_staged_list_is_used_by_who_staged_it(as_: As, token: str, direct: Red
             lambda p=parts: other.discard(p),
             lambda p=parts: other.record("sink", 0, p),
             lambda p=parts: other.commit(queue, "sink", 0, p),
-            lambda p=parts: other._link.call("stage", queue, p[0].key, 1, SinkRun("", 0), values=[b"x"]),
-            lambda p=parts: other._link.call("stage", queue, p[0].key, 0, SinkRun("", 0), values=[b"x"]),
+            lambda p=parts: other._link.call(
+                "stage", queue, p[0].key, 1, SinkRun("", 0), values=[b"x"]
+            ),
+            lambda p=parts: other._link.call(
+                "stage", queue, p[0].key, 0, SinkRun("", 0), values=[b"x"]
+            ),
         ):
             with pytest.raises(FederationRefused, match="that another has staged"):
                 use()
@@ -186,7 +206,9 @@ def test_a_staged_list_is_used_by_who_staged_it(as_: As, token: str, direct: Red
     assert direct.states({queue: -1})[queue].count == 4
 
 
-def test_lists_that_an_older_server_has_staged_and_recorded_are_committed(as_: As, direct: RedisStore, queue: str) -> None:
+def test_lists_that_an_older_server_has_staged_and_recorded_are_committed(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     parts = staged(direct, queue)  # noted nowhere
     direct.record("federated:greedy:sink", 7, parts)
     greedy = as_("greedy")
@@ -195,7 +217,9 @@ def test_lists_that_an_older_server_has_staged_and_recorded_are_committed(as_: A
     assert direct.states({queue: -1})[queue].count == 4
 
 
-def test_subscriptions_and_positions_of_others_are_not_shown(as_: As, direct: RedisStore, queue: str) -> None:
+def test_subscriptions_and_positions_of_others_are_not_shown(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     as_("other").subscribe({queue: "earliest"}, "billing")
     direct.subscribe({queue: "earliest"}, "local")
     greedy = as_("greedy")
@@ -209,7 +233,9 @@ def test_subscriptions_and_positions_of_others_are_not_shown(as_: As, direct: Re
     assert direct.subscriptions([queue])[queue].keys() == {"billing", "local", "mine"}
 
 
-def test_who_only_pushes_does_not_make_a_queue_one_of_commands(as_: As, direct: RedisStore, queue: str) -> None:
+def test_who_only_pushes_does_not_make_a_queue_one_of_commands(
+    as_: As, direct: RedisStore, queue: str
+) -> None:
     with pytest.raises(FederationRefused, match="may not create queue"):
         as_("pusher").take_commands(queue)
     assert not direct._links[0].execute(command("HEXISTS", direct.keys(queue).metadata, "command"))

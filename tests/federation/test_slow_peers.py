@@ -1,4 +1,6 @@
-"""Peers on slow links: bytes that leave are progress, and what has not left when a peer ends goes back to its place."""
+"""Peers on slow links: bytes that leave are progress, and what has not left when a peer ends goes
+back to its place.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,13 @@ async def test_a_peer_that_reads_slowly_gets_a_long_message_however_long_it_take
     federation: Serve, fresh: Fresh, looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, stalled_s = asyncio.get_running_loop().time(), LimitedServerConnection.stalled_s
-    # The clock goes on by a fifth of a second with each look: a machine that is busy between two of them makes no peer slower.
-    monkeypatch.setattr(LimitedServerConnection, "stalled_s", lambda socket, _: stalled_s(socket, begun + 0.2 * len(looks)))
+    # The clock goes on by a fifth of a second with each look: a machine that is busy between two of
+    # them makes no peer slower.
+    monkeypatch.setattr(
+        LimitedServerConnection,
+        "stalled_s",
+        lambda socket, _: stalled_s(socket, begun + 0.2 * len(looks)),
+    )
     limits = PeerLimits(send_s=0.8, kernel_bytes=65_536)
     async with federation(limits=limits) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push("x" * (5 * 1024 * 1024))
@@ -76,8 +83,13 @@ async def test_a_peer_that_reads_slowly_gets_a_long_message_however_long_it_take
         await raw.close()
 
 
-async def test_a_message_that_has_not_left_goes_back_to_its_place(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(send_s=0.5)) as (bus, server), bus.queue(fresh()) as queue:
+async def test_a_message_that_has_not_left_goes_back_to_its_place(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(send_s=0.5)) as (bus, server),
+        bus.queue(fresh()) as queue,
+    ):
         await queue.push_many([LONG, "next"])
         async with deaf(server) as peer:
             await say(peer, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
@@ -85,17 +97,26 @@ async def test_a_message_that_has_not_left_goes_back_to_its_place(federation: Se
             await until(lambda: not server._connections)
         assert await queue.count() == 2
         found = queue.consume(max=2)
-        assert [(message.id, len(message.value)) async for message in found] == [(1, len(LONG)), (2, 4)]
+        assert [(message.id, len(message.value)) async for message in found] == [
+            (1, len(LONG)),
+            (2, 4),
+        ]
 
 
-async def test_what_a_channel_has_taken_and_has_not_left_goes_back_with_what_came_behind_it(federation: Serve, fresh: Fresh) -> None:
+async def test_what_a_channel_has_taken_and_has_not_left_goes_back_with_what_came_behind_it(
+    federation: Serve, fresh: Fresh
+) -> None:
     name = fresh()
     async with federation(limits=PeerLimits(send_s=0.5)) as (bus, server):
         async with await bus.channel(name).listen() as other:
             await asyncio.gather(other.send("first"), other.send(LONG), other.send("next"))
         async with deaf(server) as peer:
             await say(
-                peer, "0" * 16, make_creation("channel", name).encode(), listen("message"), call(METHODS_OF_TYPE["channel"].index("connect"), {})
+                peer,
+                "0" * 16,
+                make_creation("channel", name).encode(),
+                listen("message"),
+                call(METHODS_OF_TYPE["channel"].index("connect"), {}),
             )
             await until(lambda: 'cut_off_total{reason="slow"} 1' in server.metrics.text())
             await until(lambda: not server._connections)
@@ -109,7 +130,9 @@ async def test_what_a_channel_has_taken_and_has_not_left_goes_back_with_what_cam
         assert [text[:8] for text in events] == [LONG[:8], "next"]
 
 
-async def test_the_end_of_a_channel_comes_behind_its_messages_and_leaves_none_in_the_queue(federation: Serve, fresh: Fresh) -> None:
+async def test_the_end_of_a_channel_comes_behind_its_messages_and_leaves_none_in_the_queue(
+    federation: Serve, fresh: Fresh
+) -> None:
     name = fresh()
     async with federation(limits=PeerLimits(kernel_bytes=65_536)) as (bus, server):
         async with await bus.channel(name).listen() as other:
@@ -120,13 +143,17 @@ async def test_the_end_of_a_channel_comes_behind_its_messages_and_leaves_none_in
             await channel.listen("message", "end")
             await channel.send("connect", {})
             await channel.event("end")
-            got = [text.partition(":")[0] for event, (text, *_) in channel.heard if event == "message"]
+            got = [
+                text.partition(":")[0] for event, (text, *_) in channel.heard if event == "message"
+            ]
             assert got == [f"{n}" for n in range(16)]
         async with bus.queue(channel_queue("local", name)) as left:
             assert await left.count() == 0
 
 
-async def test_what_a_peer_has_got_does_not_go_back_when_it_stops(federation: Serve, fresh: Fresh) -> None:
+async def test_what_a_peer_has_got_does_not_go_back_when_it_stops(
+    federation: Serve, fresh: Fresh
+) -> None:
     async with federation() as (bus, server), bus.queue(fresh()) as owner, Wire(server) as wire:
         await owner.push_many([f"{n}" for n in range(500)])
         queue = await wire.open("queue", owner.name)
@@ -137,22 +164,39 @@ async def test_what_a_peer_has_got_does_not_go_back_when_it_stops(federation: Se
         await queue.send("stop")
         assert [await queue.event("consuming") for _ in range(2)] == [[True], [False]]
         got = [text for event, (text, *_) in queue.heard if event == "message"]
-        left = [message.text async for message in owner.consume(max=await owner.count())] if await owner.count() else []
+        left = (
+            [message.text async for message in owner.consume(max=await owner.count())]
+            if await owner.count()
+            else []
+        )
         assert ["0", *got, *left] == [f"{n}" for n in range(500)]
 
 
-async def test_what_a_channel_sends_to_a_peer_that_disconnects_does_not_go_back_as_well(federation: Serve, fresh: Fresh) -> None:
+async def test_what_a_channel_sends_to_a_peer_that_disconnects_does_not_go_back_as_well(
+    federation: Serve, fresh: Fresh
+) -> None:
     name, texts, got = fresh(), [f"{n}:{LONG[: 256 * 1024]}" for n in range(64)], list[str]()
-    async with federation(limits=PeerLimits(kernel_bytes=65_536)) as (bus, server), await bus.channel(name).listen() as other:
+    async with (
+        federation(limits=PeerLimits(kernel_bytes=65_536)) as (bus, server),
+        await bus.channel(name).listen() as other,
+    ):
         await asyncio.gather(*map(other.send, texts))
         async with deaf(server) as peer:
             method = METHODS_OF_TYPE["channel"].index
-            await say(peer, "0" * 16, make_creation("channel", name).encode(), listen("message"), call(method("connect"), {}))
+            await say(
+                peer,
+                "0" * 16,
+                make_creation("channel", name).encode(),
+                listen("message"),
+                call(method("connect"), {}),
+            )
             await until(lambda: any(map(waits, server._connections)))
             [connection] = server._connections
             channel: Any = connection._sessions["0" * 16]._object
             await say(peer, "0" * 16, call(method("disconnect")))
-            await until(lambda: channel._reader is None)  # it has begun, and what was taken has not left yet
+            await until(
+                lambda: channel._reader is None
+            )  # it has begun, and what was taken has not left yet
             reading = asyncio.create_task(texts_of(peer, got))
             await until(lambda: not channel._channel.connected)
             await (await peer.ping())  # behind all that was sent
@@ -168,24 +212,36 @@ async def texts_of(peer: Any, got: list[str]) -> None:
     """The beginning of each message that comes."""
     async for message in peer:
         if b":xxx" in message[:60]:
-            got.append(message.split(b'["')[1].split(b":")[0].decode())  # noqa: PERF401  # others look at it meanwhile
+            # Others look at it meanwhile
+            got.append(message.split(b'["')[1].split(b":")[0].decode())  # noqa: PERF401
 
 
-async def test_a_server_that_stops_gives_back_what_a_slow_peer_has_not_taken(federation: Serve, fresh: Fresh, redis_url: str) -> None:
+async def test_a_server_that_stops_gives_back_what_a_slow_peer_has_not_taken(
+    federation: Serve, fresh: Fresh, redis_url: str
+) -> None:
     name = fresh()
-    async with federation(limits=PeerLimits(close_s=0.5)) as (bus, server), bus.queue(name) as queue:
+    async with (
+        federation(limits=PeerLimits(close_s=0.5)) as (bus, server),
+        bus.queue(name) as queue,
+    ):
         await queue.push_many([LONG, "next"])
         held = deaf(server)
         peer = await held.__aenter__()
         await say(peer, "0" * 16, make_creation("queue", name).encode(), *CONSUME)
-        await until(lambda: any(connection.send_buffer.waiting for connection in server._connections))
+        await until(
+            lambda: any(connection.send_buffer.waiting for connection in server._connections)
+        )
     async with federation() as (bus, _), bus.queue(name) as queue:
         assert await queue.count() == 2
     peer.transport.abort()
 
 
-@pytest.mark.parametrize("lines", [(), ("Authorization: Bearer " + SECRET, "Sec-WebSocket-Protocol: busmq.bulk.v1")])
-async def test_pings_of_a_peer_that_does_not_read_cost_no_memory(federation: Serve, lines: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "lines", [(), ("Authorization: Bearer " + SECRET, "Sec-WebSocket-Protocol: busmq.bulk.v1")]
+)
+async def test_pings_of_a_peer_that_does_not_read_cost_no_memory(
+    federation: Serve, lines: tuple[str, ...]
+) -> None:
     async with federation(limits=PeerLimits(send_s=60, kernel_bytes=65_536)) as (_, server):
         raw = await Raw.open(server.port, f"/bus?secret={SECRET}", *lines, limit=65_536)
         await until(lambda: server._socket_limiter.sockets)

@@ -27,10 +27,15 @@ from tests.federation.tools import SECRET
 from tests.tls import Authority
 
 
-async def test_who_does_not_finish_the_handshake_of_tls_counts_as_a_socket(redis_url: str, tmp_path: Path) -> None:
+async def test_who_does_not_finish_the_handshake_of_tls_counts_as_a_socket(
+    redis_url: str, tmp_path: Path
+) -> None:
     authority, limits = Authority.in_(tmp_path), PeerLimits(handshake_s=60.0, handshakes=5)
     tls = authority.server_context("localhost")
-    async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
+    async with (
+        Bus(redis_url) as bus,
+        FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server,
+    ):
         silent = [await Raw.dial(server.port) for _ in range(8)]
         assert [await raw.drained() for raw in silent[:3]] == [b""] * 3
         assert server._socket_limiter.open_count == 5
@@ -42,7 +47,11 @@ async def test_who_does_not_finish_the_handshake_of_tls_counts_as_a_socket(redis
             await raw.close()
         await until(lambda: server._socket_limiter.open_count == 0)
         trusting = ssl.create_default_context(cafile=str(authority.file))
-        async with connect(f"{server.url.replace('127.0.0.1', 'localhost')}?secret={SECRET}", ssl=trusting, compression=None) as socket:
+        async with connect(
+            f"{server.url.replace('127.0.0.1', 'localhost')}?secret={SECRET}",
+            ssl=trusting,
+            compression=None,
+        ) as socket:
             assert server._socket_limiter.open_count == 1
             await (await socket.ping())
         await until(lambda: server._socket_limiter.open_count == 0)
@@ -51,11 +60,20 @@ async def test_who_does_not_finish_the_handshake_of_tls_counts_as_a_socket(redis
         await until(lambda: server._socket_limiter.open_count == 0)
 
 
-async def test_a_request_in_the_packet_that_ends_the_handshake_of_tls_is_read(redis_url: str, tmp_path: Path) -> None:
+async def test_a_request_in_the_packet_that_ends_the_handshake_of_tls_is_read(
+    redis_url: str, tmp_path: Path
+) -> None:
     authority = Authority.in_(tmp_path)
-    async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=authority.server_context("localhost")) as server:
+    async with (
+        Bus(redis_url) as bus,
+        FederationServer(
+            bus, Keyring.single(SECRET), tls=authority.server_context("localhost")
+        ) as server,
+    ):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = ssl.create_default_context(cafile=str(authority.file)).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        tls = ssl.create_default_context(cafile=str(authority.file)).wrap_bio(
+            incoming, outgoing, server_hostname="localhost"
+        )
         raw = await Raw.dial(server.port)
         while True:
             try:
@@ -75,13 +93,18 @@ async def test_a_request_in_the_packet_that_ends_the_handshake_of_tls_is_read(re
         await raw.close()
 
 
-def test_a_client_reads_the_authorities_again_only_when_their_file_has_changed(tmp_path: Path) -> None:
+def test_a_client_reads_the_authorities_again_only_when_their_file_has_changed(
+    tmp_path: Path,
+) -> None:
     made = make_federation_target("wss://there/bus", SECRET, str(Authority.in_(tmp_path).file))
     first = made.ssl_context
     assert made.ssl_context is first
     os.utime(tmp_path / "ca.pem", ns=(1, 1))
     assert made.ssl_context is not first
-    assert make_federation_target("wss://there/bus", SECRET).ssl_context is make_federation_target("wss://elsewhere/bus", SECRET).ssl_context
+    assert (
+        make_federation_target("wss://there/bus", SECRET).ssl_context
+        is make_federation_target("wss://elsewhere/bus", SECRET).ssl_context
+    )
     assert make_federation_target("ws://there/bus", SECRET).ssl_context is None
 
 
@@ -101,13 +124,27 @@ def test_a_file_of_authorities_that_replaces_one_of_the_same_time_is_read(tmp_pa
     assert target.ssl_context is not before
 
 
-async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     authority, away = Authority.in_(tmp_path / "ours"), tmp_path / "away.pem"
-    async with Bus(redis_url) as home, FederationServer(home, Keyring.single(SECRET), tls=authority.server_context("localhost")) as server:
+    async with (
+        Bus(redis_url) as home,
+        FederationServer(
+            home, Keyring.single(SECRET), tls=authority.server_context("localhost")
+        ) as server,
+    ):
         url = server.url.replace("127.0.0.1", "localhost")
-        settings: dict[str, Any] = {"federate_secret": SECRET, "federate_tls_ca": str(authority.file), "federate_sockets": 1}
-        async with Bus(federate=url, **settings) as bus, bus.federate(bus.queue("authorities")) as queue:
+        settings: dict[str, Any] = {
+            "federate_secret": SECRET,
+            "federate_tls_ca": str(authority.file),
+            "federate_sockets": 1,
+        }
+        async with (
+            Bus(federate=url, **settings) as bus,
+            bus.federate(bus.queue("authorities")) as queue,
+        ):
             await queue.push("before")
             authority.file.rename(away)
             [pool] = cast("FederationClients", bus._federation_links())._pools.values()
@@ -117,15 +154,31 @@ async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis
             await queue.push("after")
 
 
-async def test_tls_trusts_the_authority_that_it_is_given(redis_url: str, fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tls_trusts_the_authority_that_it_is_given(
+    redis_url: str, fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
     ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
-    async with Bus(redis_url) as home, FederationServer(home, Keyring.single(SECRET), tls=ours.server_context("localhost")) as server:
-        url = server.url.replace("ws://", "wss://").replace("wsss://", "wss://").replace("127.0.0.1", "localhost")
-        async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(ours.file)) as bus, bus.federate(bus.queue(fresh())) as queue:
+    async with (
+        Bus(redis_url) as home,
+        FederationServer(
+            home, Keyring.single(SECRET), tls=ours.server_context("localhost")
+        ) as server,
+    ):
+        url = (
+            server.url.replace("ws://", "wss://")
+            .replace("wsss://", "wss://")
+            .replace("127.0.0.1", "localhost")
+        )
+        async with (
+            Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(ours.file)) as bus,
+            bus.federate(bus.queue(fresh())) as queue,
+        ):
             assert await queue.push("x") == 1
-        async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)) as bus:
+        async with Bus(
+            federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)
+        ) as bus:
             [pool] = cast("FederationClients", bus._federation_links())._pools.values()
             await until(lambda: "certificate" in str(pool.last_error))
             monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.3)

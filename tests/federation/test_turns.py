@@ -1,4 +1,6 @@
-"""Many calls in one packet: others have their turn, and no more is in work than if each came alone."""
+"""Many calls in one packet: others have their turn, and no more is in work than if each came
+alone.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,18 @@ async def calls_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Coun
         turning.cancel()
 
 
-@pytest.mark.parametrize("first", [b"", b'{"method":"attach","arguments":[{}]}\n'], ids=["at once", "behind one that takes its time"])
+@pytest.mark.parametrize(
+    "first",
+    [b"", b'{"method":"attach","arguments":[{}]}\n'],
+    ids=["at once", "behind one that takes its time"],
+)
 async def test_a_packet_of_very_many_calls_leaves_turns_to_others(
     federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    async with federation(limits=PeerLimits(in_flight_messages=2 * LINES)) as (_, server), Wire(server) as wire:
+    async with (
+        federation(limits=PeerLimits(in_flight_messages=2 * LINES)) as (_, server),
+        Wire(server) as wire,
+    ):
         queue = await wire.open("queue", fresh())
         async with calls_of_a_turn(monkeypatch) as calls:
             await wire.send(queue.channel, first + ASK * LINES)
@@ -60,17 +69,31 @@ async def test_a_packet_of_very_many_calls_leaves_turns_to_others(
         assert max(calls.values()) < LINES / 4
 
 
-async def test_calls_in_one_packet_are_no_more_in_work_than_allowed_and_are_done_in_order(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=PeerLimits(in_flight_messages=5)) as (_, server), Wire(server) as wire:
+async def test_calls_in_one_packet_are_no_more_in_work_than_allowed_and_are_done_in_order(
+    federation: Serve, fresh: Fresh
+) -> None:
+    async with (
+        federation(limits=PeerLimits(in_flight_messages=5)) as (_, server),
+        Wire(server) as wire,
+    ):
         queue = await wire.open("queue", fresh())
         [connection] = server._connections
         most = most_in_work(connection)
-        push = b'{"method":"push","arguments":[{"0":"x","1":"[Function]"}],"callbacks":{"0":["0","1"]}}\n'
+        push = (
+            b'{"method":"push","arguments":[{"0":"x","1":"[Function]"}],'
+            b'"callbacks":{"0":["0","1"]}}\n'
+        )
         count = b'{"method":"count","arguments":[{"0":"[Function]"}],"callbacks":{"1":["0","0"]}}\n'
-        await wire.send(queue.channel, b'{"method":"attach","arguments":[{}]}\n' + (push + count) * 100)
+        await wire.send(
+            queue.channel, b'{"method":"attach","arguments":[{}]}\n' + (push + count) * 100
+        )
         answers = [json.loads(await wire.next(queue.channel) or b"") for _ in range(200)]
-        assert [answer["arguments"][1] for answer in answers if answer["method"] == 0] == list(range(1, 101))
-        assert [answer["arguments"][1] for answer in answers if answer["method"] == 1] == list(range(1, 101))
+        assert [answer["arguments"][1] for answer in answers if answer["method"] == 0] == list(
+            range(1, 101)
+        )
+        assert [answer["arguments"][1] for answer in answers if answer["method"] == 1] == list(
+            range(1, 101)
+        )
         assert most() == 5
         assert connection._messages == connection._bytes == 0
 

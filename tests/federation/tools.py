@@ -1,4 +1,6 @@
-"""A peer of the federation server that is nothing but bytes: it sends the lines it is given and keeps those it gets."""
+"""A peer of the federation server that is nothing but bytes: it sends the lines it is given and
+keeps those it gets.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,17 @@ from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectType, make_creation
-from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, DnodeCallbacks, DnodeMessage, call_message
+from busmq_spark.federation.npm_wire.creation_message import (
+    METHODS_OF_TYPE,
+    ObjectType,
+    make_creation,
+)
+from busmq_spark.federation.npm_wire.dnode import (
+    DnodeCallbackRef,
+    DnodeCallbacks,
+    DnodeMessage,
+    call_message,
+)
 from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
 from busmq_spark.federation.serve.server import FederationServer
@@ -20,12 +31,18 @@ from tests.support import PATIENCE_S
 
 SECRET = "correct-horse-battery"  # a test's
 UNDEFINED = object()
-"""An argument that JSON drops: later ones keep their place in a call, and move up when it is read (protocol Q18)."""
+"""An argument that JSON drops: later ones keep their place in a call, and move up when it is read
+(protocol Q18).
+"""
 
 
 def pack_call(method: int, arguments: Iterable[Any], functions: DnodeCallbacks) -> DnodeMessage:
     """The line of a client's call: one object keyed by place; UNDEFINED leaves a gap."""
-    return call_message(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
+    return call_message(
+        method,
+        [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}],
+        functions,
+    )
 
 
 class Wire:
@@ -41,7 +58,12 @@ class Wire:
         self._reading = asyncio.create_task(self._read())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._reading.cancel()
         await self._connecting.__aexit__(kind, error, trace)
 
@@ -83,7 +105,10 @@ class Thing:
 
     async def send(self, method: str, *arguments: Any) -> None:
         """A call without waiting."""
-        await self.wire.send(self.channel, pack_call(METHODS_OF_TYPE[self.kind].index(method), arguments, self.functions).encode())
+        await self.wire.send(
+            self.channel,
+            pack_call(METHODS_OF_TYPE[self.kind].index(method), arguments, self.functions).encode(),
+        )
 
     async def listen(self, *events: str) -> None:
         """Keep these events in ``heard``."""

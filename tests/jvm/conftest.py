@@ -31,6 +31,8 @@ def impatient() -> Iterator[Probe]:
 
 @pytest.fixture
 def asker(request: pytest.FixtureRequest, lost: bytes) -> Probe:
-    """For a reply that is ``lost``: a link that is closed is opened again soon; on one that is silent no reply must be waited for long."""
+    """For a reply that is ``lost``: a link that is closed is opened again soon; on one that is
+    silent no reply must be waited for long.
+    """
     found: Probe = request.getfixturevalue("probe" if lost else "impatient")
     return found

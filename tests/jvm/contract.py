@@ -1,8 +1,9 @@
-"""What Java needs to know of Python: ``python -m tests.jvm.contract`` writes it into the jar's resources
-(with ``-``: prints it), and a test compares the two.
+"""What Java needs to know of Python: ``python -m tests.jvm.contract`` writes it into the jar's
+resources (with ``-``: prints it), and a test compares the two.
 
-Errors are by code, with their templates. Options are those of a Redis, without federation; a default is the text that a user would give, null where
-there is none. Numbers end in their unit where they have one.
+Errors are by code, with their templates. Options are those of a Redis, without federation; a
+default is the text that a user would give, null where there is none. Numbers end in their unit
+where they have one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ from busmq_spark.core import (
 )
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
-from busmq_spark.redis_io import cluster_pipeline, cluster_seeds, connection_factory, eviction, lease_token, sentinel, slots, translate, urls
+from busmq_spark.redis_io import (
+    cluster_pipeline,
+    cluster_seeds,
+    connection_factory,
+    eviction,
+    lease_token,
+    sentinel,
+    slots,
+    translate,
+    urls,
+)
 from busmq_spark.spark import (
     acks,
     checkpoint_offset_log,
@@ -55,7 +66,11 @@ def contract() -> dict[str, Any]:
     """Everything, as it is to stand in the file."""
     return {
         "version": __version__,
-        "errors": {cls.code: _error(cls) for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BusError)},
+        "errors": {
+            cls.code: _error(cls)
+            for cls in vars(errors).values()
+            if isinstance(cls, type) and issubclass(cls, BusError)
+        },
         "options": {"read": _options(options.ReadOptions), "write": _options(options.WriteOptions)},
         "engineOptions": sorted(SPARK_ENGINE_OPTIONS),
         "kafkaOptionHints": KAFKA_OPTION_HINTS,
@@ -74,13 +89,19 @@ def text() -> str:
 
 
 def _error(cls: type[BusError]) -> dict[str, Any]:
-    template = cls.template.replace("{cause}", cls.cause) if issubclass(cls, DataLoss) else cls.template
+    template = (
+        cls.template.replace("{cause}", cls.cause) if issubclass(cls, DataLoss) else cls.template
+    )
     return {"retriable": cls.retriable, "template": template}
 
 
 def _options(cls: type[Any]) -> dict[str, Any]:
     rows = [(row.metadata, row.default) for row in fields(cls)]
-    return {info["name"]: {"alias": info["alias"], "default": _default(default)} for info, default in rows if "federation." not in info["name"]}
+    return {
+        info["name"]: {"alias": info["alias"], "default": _default(default)}
+        for info, default in rows
+        if "federation." not in info["name"]
+    }
 
 
 def _default(value: Any) -> str | None:

@@ -25,7 +25,9 @@ def javac() -> Path | None:
     home = os.environ.get("JAVA_HOME")
     for found in (home and shutil.which("javac", path=f"{home}/bin"), shutil.which("javac")):
         if found:
-            said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=60)
+            said = subprocess.run(
+                [found, "-version"], capture_output=True, text=True, check=False, timeout=60
+            )
             release = re.match(r"javac (\d+)", said.stdout + said.stderr)
             if release and int(release[1]) >= 17:
                 return Path(found)
@@ -36,14 +38,18 @@ def missing() -> str:
     """What is missing to build the module, and how to get it; empty when nothing is."""
     if javac() and shutil.which("mvn"):
         return ""
-    return "no JDK 17 or newer with Maven: install them (on Debian and Ubuntu: apt-get install openjdk-17-jdk-headless maven)"
+    return (
+        "no JDK 17 or newer with Maven: install them (on Debian and Ubuntu: apt-get install"
+        " openjdk-17-jdk-headless maven)"
+    )
 
 
 def built() -> Path:
     """The jar, made anew only if a source has changed since."""
     with _alone():
         if _stale():
-            # Not even compiled: the tests need libraries of their own, and the caller waits for the jar only.
+            # Not even compiled: the tests need libraries of their own, and the caller waits for the
+            # jar only.
             _maven("package", "-Dmaven.test.skip=true")
             JAR.touch()  # Maven leaves a jar of unchanged classes as it is
         return JAR
@@ -59,7 +65,11 @@ def _stale() -> bool:
     if not JAR.exists():
         return True
     # Folders too: theirs is the time at which a file was removed.
-    return any(path.stat().st_mtime > JAR.stat().st_mtime for source in SOURCES for path in (source, *source.rglob("*")))
+    return any(
+        path.stat().st_mtime > JAR.stat().st_mtime
+        for source in SOURCES
+        for path in (source, *source.rglob("*"))
+    )
 
 
 def _maven(*arguments: str) -> None:
@@ -68,7 +78,15 @@ def _maven(*arguments: str) -> None:
     # Maven starts the Java of JAVA_HOME, which may be one without a compiler.
     environment = {**os.environ, "JAVA_HOME": str(compiler.resolve().parents[1])}
     command = ["mvn", "--quiet", "--batch-mode", "--file", str(MODULE), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL, timeout=280)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        timeout=280,
+    )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
 
 

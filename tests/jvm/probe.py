@@ -1,4 +1,6 @@
-"""Links and push signals of the Java module, driven from Python: servers, fakes and faults are at home here."""
+"""Links and push signals of the Java module, driven from Python: servers, fakes and faults are at
+home here.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ SOURCE = module.MODULE / "src" / "test" / "java" / "busmq" / "spark" / "redis" /
 NAMES = count(1)
 QUICK = (*QUICK_JAVA.split(), "-Dbusmq.silenceMs=3000")
 IMPATIENT = ("-Dbusmq.replyMs=2500", "-Dbusmq.patienceMs=800")
-"""What links wait for where no answer must come: a server that is silent, or away, need not be waited for as long as in production. As there, a reply
-may take longer than all patience."""
+"""What links wait for where no answer must come: a server that is silent, or away, need not be
+waited for as long as in production. As there, a reply may take longer than all patience.
+"""
 
 
 class Refused(Exception):
@@ -31,15 +34,26 @@ class Refused(Exception):
 
 
 class Probe:
-    """One Java process. Questions are answered in turn; ``ask`` and ``answer`` apart leave time for a fault in between."""
+    """One Java process. Questions are answered in turn; ``ask`` and ``answer`` apart leave time for
+    a fault in between.
+    """
 
     def __init__(self, *options: str) -> None:
         """``options``: of Java."""
         compiler = module.javac()
         assert compiler is not None, module.missing()
         jars = Path(pyspark.__file__).parent / "jars" / "*"
-        command = [str(compiler.with_name("java")), *QUICK, *options, "-cp", f"{module.built()}:{jars}", str(SOURCE)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [
+            str(compiler.with_name("java")),
+            *QUICK,
+            *options,
+            "-cp",
+            f"{module.built()}:{jars}",
+            str(SOURCE),
+        ]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, do: str, name: str, **what: Any) -> None:
         assert self._process.stdin is not None
@@ -70,7 +84,14 @@ class Links:
 
     def __init__(self, probe: Probe, url: str, options: Mapping[str, str]) -> None:
         self.probe, self.name = probe, f"l{next(NAMES)}"
-        self.shown = probe("open", self.name, options={"redis.url": url, **{name.replace("_", "."): text for name, text in options.items()}})
+        self.shown = probe(
+            "open",
+            self.name,
+            options={
+                "redis.url": url,
+                **{name.replace("_", "."): text for name, text in options.items()},
+            },
+        )
 
     def run(self, *words: object, **how: Any) -> Any:
         """One command; or a script with ``script`` and ``keys``, their number."""
@@ -100,5 +121,12 @@ class Links:
         return bool(self.probe("await", self.name, ms=ms))
 
 
-def call(*words: object, script: str | None = None, keys: int = 0, idempotent: bool = True) -> dict[str, Any]:
-    return {"words": [str(word) for word in words], "script": script, "keys": keys, "idempotent": idempotent}
+def call(
+    *words: object, script: str | None = None, keys: int = 0, idempotent: bool = True
+) -> dict[str, Any]:
+    return {
+        "words": [str(word) for word in words],
+        "script": script,
+        "keys": keys,
+        "idempotent": idempotent,
+    }

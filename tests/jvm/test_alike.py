@@ -1,4 +1,6 @@
-"""Java and Python say the same: options, error texts, scripts. Each case is put to both, so neither can drift from the other."""
+"""Java and Python say the same: options, error texts, scripts. Each case is put to both, so neither
+can drift from the other.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,17 @@ from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
 from tests.redis_io import url_table
 from tests.spark.conftest import ROOT
-from tests.spark.test_options import BAD, GOOD, ODD, READ, STRAY, beside, option_names, outcome, required
+from tests.spark.test_options import (
+    BAD,
+    GOOD,
+    ODD,
+    READ,
+    STRAY,
+    beside,
+    option_names,
+    outcome,
+    required,
+)
 
 pytestmark = pytest.mark.jvm
 
@@ -69,7 +81,13 @@ SPECIAL = [
     {"subscribe": "a", "minMessagesPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
     *(
         {"subscribe": "a", name: "x"}
-        for name in ("assign", "kafka.bootstrap.servers", "kafka.security.protocol", "groupIdPrefix", "startingOffsetsByTimestamp")
+        for name in (
+            "assign",
+            "kafka.bootstrap.servers",
+            "kafka.security.protocol",
+            "groupIdPrefix",
+            "startingOffsetsByTimestamp",
+        )
     ),
     {"subscribe": "a", "ttl": "1234567890123"},
     {"topic": "t", "subscribe": "q"},
@@ -104,8 +122,12 @@ def both(probe: Probe, cls: type[Any], given: dict[str, str]) -> tuple[str, str]
 
 
 @pytest.mark.parametrize(("cls", "name", "text", "field", "value"), GOOD)
-def test_an_option_means_the_same(probe: Probe, cls: type[Any], name: str, text: str, field: str, value: Any) -> None:
-    found = probe(way(cls), "", options={"redis.url": "redis://h", **required(cls), name: text})[NAMES.get(field, field)]
+def test_an_option_means_the_same(
+    probe: Probe, cls: type[Any], name: str, text: str, field: str, value: Any
+) -> None:
+    found = probe(way(cls), "", options={"redis.url": "redis://h", **required(cls), name: text})[
+        NAMES.get(field, field)
+    ]
     if field in ("starting", "ending"):
         value = value["q"] if isinstance(value, dict) else value
     if field.startswith(("starting", "ending")):
@@ -113,22 +135,33 @@ def test_an_option_means_the_same(probe: Probe, cls: type[Any], name: str, text:
     assert found == (list(value) if isinstance(value, tuple) else value)
 
 
-@pytest.mark.parametrize(("cls", "name", "text", "expected"), [row for row in BAD if row[1] != "subscribePattern" or not row[2]])
-def test_a_bad_value_has_the_same_error_text(probe: Probe, cls: type[Any], name: str, text: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("cls", "name", "text", "expected"),
+    [row for row in BAD if row[1] != "subscribePattern" or not row[2]],
+)
+def test_a_bad_value_has_the_same_error_text(
+    probe: Probe, cls: type[Any], name: str, text: str, expected: str
+) -> None:
     ours, theirs = both(probe, cls, {**required(cls), name: text})
     assert ours == theirs
     assert expected in theirs
 
 
 @pytest.mark.parametrize(("form", "expected"), STRAY)
-def test_a_password_is_refused_with_the_same_error_text(probe: Probe, form: str, expected: str) -> None:
-    ours, theirs = both(probe, ReadOptions, {**required(ReadOptions), "redis.password": form.format("s3cret")})
+def test_a_password_is_refused_with_the_same_error_text(
+    probe: Probe, form: str, expected: str
+) -> None:
+    ours, theirs = both(
+        probe, ReadOptions, {**required(ReadOptions), "redis.password": form.format("s3cret")}
+    )
     assert ours == theirs
     assert expected in theirs
 
 
 @pytest.mark.parametrize("given", SPECIAL)
-def test_a_conflict_of_options_or_a_misspelt_one_has_the_same_error_text(probe: Probe, given: dict[str, str]) -> None:
+def test_a_conflict_of_options_or_a_misspelt_one_has_the_same_error_text(
+    probe: Probe, given: dict[str, str]
+) -> None:
     ours, theirs = both(probe, ReadOptions, given)
     if "known are" in ours:  # federation is among them there
         ours, theirs = (said.partition("known are")[0] for said in (ours, theirs))
@@ -136,9 +169,16 @@ def test_a_conflict_of_options_or_a_misspelt_one_has_the_same_error_text(probe: 
 
 
 @pytest.mark.parametrize(
-    "given", [{"queue": "q", "topic": "t"}, {"queue": "q", "partitions": "2"}, {"topic": "t", "partitions": "2", "createQueue": "false"}]
+    "given",
+    [
+        {"queue": "q", "topic": "t"},
+        {"queue": "q", "partitions": "2"},
+        {"topic": "t", "partitions": "2", "createQueue": "false"},
+    ],
 )
-def test_a_conflict_of_options_of_the_sink_has_the_same_error_text(probe: Probe, given: dict[str, str]) -> None:
+def test_a_conflict_of_options_of_the_sink_has_the_same_error_text(
+    probe: Probe, given: dict[str, str]
+) -> None:
     ours, theirs = both(probe, WriteOptions, given)
     assert ours == theirs
 
@@ -167,16 +207,22 @@ def test_federation_is_refused_with_the_name_of_the_other_format(probe: Probe) -
         {"redis.url": "redis://a,rediss://b", "redis.layout": "cluster"},
     ],
 )
-def test_a_bad_address_has_the_same_error_text_before_anything_is_connected(probe: Probe, given: dict[str, str]) -> None:
+def test_a_bad_address_has_the_same_error_text_before_anything_is_connected(
+    probe: Probe, given: dict[str, str]
+) -> None:
     with pytest.raises(ConfigError) as ours:
         redis_layout(parse(RedisOptions, given))
     with pytest.raises(Refused) as theirs:
         probe("open", "", options=given)
-    assert str(theirs.value) == str(ours.value).replace(", rediss://… or unix:///path", " or rediss://…")
+    assert str(theirs.value) == str(ours.value).replace(
+        ", rediss://… or unix:///path", " or rediss://…"
+    )
 
 
 @pytest.mark.parametrize(("urls", "servers"), url_table.GOOD)
-def test_an_address_means_the_same_servers(probe: Probe, urls: str, servers: list[tuple[Any, ...]]) -> None:
+def test_an_address_means_the_same_servers(
+    probe: Probe, urls: str, servers: list[tuple[Any, ...]]
+) -> None:
     assert probe("servers", "", urls=urls) == [list(server) for server in servers]
 
 
@@ -186,7 +232,9 @@ def test_an_address_is_refused_in_the_same_words(probe: Probe, urls: str) -> Non
         urls_module.parse(urls)
     with pytest.raises(Refused, match="BUSMQ_CONFIG") as theirs:
         probe("servers", "", urls=urls)
-    assert str(theirs.value) == str(ours.value).replace(", rediss://… or unix:///path", " or rediss://…")
+    assert str(theirs.value) == str(ours.value).replace(
+        ", rediss://… or unix:///path", " or rediss://…"
+    )
 
 
 def test_a_unix_socket_is_refused_with_the_name_of_the_other_format(probe: Probe) -> None:
@@ -196,30 +244,45 @@ def test_a_unix_socket_is_refused_with_the_name_of_the_other_format(probe: Probe
 
 def test_the_contract_in_the_jar_is_what_python_says() -> None:
     """In a process of its own: tests shorten some of the times."""
-    made = subprocess.run([sys.executable, "-m", "tests.jvm.contract", "-"], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
+    made = subprocess.run(
+        [sys.executable, "-m", "tests.jvm.contract", "-"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        timeout=60,
+    ).stdout
     assert FILE.read_text() == made, "run: python -m tests.jvm.contract"
 
 
 def test_options_that_source_and_sink_share_are_the_same_in_both() -> None:
     read, write = contract()["options"].values()
-    assert {name: read[name] for name in read.keys() & write.keys()} == {name: write[name] for name in read.keys() & write.keys()}
+    assert {name: read[name] for name in read.keys() & write.keys()} == {
+        name: write[name] for name in read.keys() & write.keys()
+    }
 
 
 @pytest.mark.parametrize("queue", ["orders", "it's", "a\"b'", "a\nb\\\u200b\U0001f600\x07é"])
 def test_details_are_put_into_a_template_in_the_same_way(probe: Probe, queue: str) -> None:
     """The templates are those of the contract."""
     details = {"queue": queue, "count": "3", "last": "7", "start": "latest"}
-    assert probe("error", "", kind="UNREAD_BACKLOG", details=details) == str(BacklogWouldBeDeleted(**details))
+    assert probe("error", "", kind="UNREAD_BACKLOG", details=details) == str(
+        BacklogWouldBeDeleted(**details)
+    )
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua")))
+@pytest.mark.parametrize(
+    "name", sorted(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua"))
+)
 def test_a_script_has_the_same_digest_so_that_redis_keeps_it_once(probe: Probe, name: str) -> None:
     assert probe("digest", "", script=name) == scripts.load(name).digest
 
 
 @pytest.mark.parametrize("text", ODD)
 @pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
-def test_each_option_takes_the_same_texts_as_they_are_and_refuses_the_same(probe: Probe, cls: type[Any], text: str) -> None:
+def test_each_option_takes_the_same_texts_as_they_are_and_refuses_the_same(
+    probe: Probe, cls: type[Any], text: str
+) -> None:
     field_of = {row.metadata["name"]: row.name for row in fields(cls)}
     for name in option_names(cls):
         is_pattern_of_one_language = name == "subscribePattern" and text.startswith(("[", "{"))
@@ -233,8 +296,16 @@ def test_each_option_takes_the_same_texts_as_they_are_and_refuses_the_same(probe
             assert str(theirs.value) == said, (name, text)
             continue
         expected = getattr(ours, field_of[name])
-        found = probe(way(cls), "", options=given)[NAMES.get(field_of[name], camel_case(field_of[name]))]
-        assert found == (list(expected) if isinstance(expected, tuple) else str(expected) if isinstance(expected, AtTime) else expected), (name, text)
+        found = probe(way(cls), "", options=given)[
+            NAMES.get(field_of[name], camel_case(field_of[name]))
+        ]
+        assert found == (
+            list(expected)
+            if isinstance(expected, tuple)
+            else str(expected)
+            if isinstance(expected, AtTime)
+            else expected
+        ), (name, text)
 
 
 def camel_case(name: str) -> str:
@@ -243,6 +314,8 @@ def camel_case(name: str) -> str:
 
 
 @pytest.mark.parametrize("names", [("queue", "Queue"), ("QUEUE", "queUE")])
-def test_an_option_that_is_given_twice_has_the_same_error_text(probe: Probe, names: tuple[str, str]) -> None:
+def test_an_option_that_is_given_twice_has_the_same_error_text(
+    probe: Probe, names: tuple[str, str]
+) -> None:
     ours, theirs = both(probe, WriteOptions, dict.fromkeys(names, "q"))
     assert ours == theirs

@@ -1,4 +1,6 @@
-"""The Java module's links do what the Python ones do: what is sent again and what never, which server is asked, and what an error says."""
+"""The Java module's links do what the Python ones do: what is sent again and what never, which
+server is asked, and what an error says.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ import pytest
 
 from busmq_spark.core import scripts
 from busmq_spark.core.keys import QueueKeys, server_index
-from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel, EmbeddedStandaloneServers
+from busmq_spark.embedded import (
+    EmbeddedCluster,
+    EmbeddedRedis,
+    EmbeddedSentinel,
+    EmbeddedStandaloneServers,
+)
 from busmq_spark.redis_io import queue_location
 from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.conftest import Fresh, link_to
@@ -33,7 +40,15 @@ def url(server: RedisServerAddress) -> str:
 
 
 def push(keys: QueueKeys, *values: str) -> dict[str, object]:
-    return call(*keys.peer_keys, keys.clock, keys.available, *values, script="push", keys=5, idempotent=False)
+    return call(
+        *keys.peer_keys,
+        keys.clock,
+        keys.available,
+        *values,
+        script="push",
+        keys=5,
+        idempotent=False,
+    )
 
 
 # What is sent again
@@ -47,22 +62,30 @@ def test_an_idempotent_call_whose_reply_was_lost_is_sent_again(asker: Probe, los
 
 
 @pytest.mark.parametrize("lost", [CLOSE, SILENCE], ids=["closed", "half-open"])
-def test_a_call_that_is_not_idempotent_is_sent_once_when_its_reply_was_lost(asker: Probe, lost: bytes) -> None:
+def test_a_call_that_is_not_idempotent_is_sent_once_when_its_reply_was_lost(
+    asker: Probe, lost: bytes
+) -> None:
     with FakeRedis(says(lost, b":1\r\n")) as fake:
         with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
             asker.open(url(fake.server)).run_all([ONCE])
         assert len(fake.seen) == 1
 
 
-def test_a_step_with_one_call_that_is_not_idempotent_is_not_sent_again_as_a_whole(probe: Probe) -> None:
+def test_a_step_with_one_call_that_is_not_idempotent_is_not_sent_again_as_a_whole(
+    probe: Probe,
+) -> None:
     with FakeRedis(says(b"$1\r\n7\r\n", CLOSE, b":1\r\n")) as fake:
         with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
             probe.open(url(fake.server)).run_all([AGAIN, ONCE])
         assert len(fake.seen) == 2
 
 
-def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_idempotent(probe: Probe) -> None:
-    with FakeRedis(says(b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"*2\r\n:1\r\n:1\r\n")) as fake:
+def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_idempotent(
+    probe: Probe,
+) -> None:
+    with FakeRedis(
+        says(b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"*2\r\n:1\r\n:1\r\n")
+    ) as fake:
         assert probe.open(url(fake.server)).run_all([push(QueueKeys("q"), "v")]) == [[1, 1]]
         assert [words[0] for words in fake.seen] == [b"EVALSHA", b"EVAL"]
         assert fake.seen[0][1].decode() == scripts.load("push").digest
@@ -73,19 +96,33 @@ def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(pr
     unknown = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
     seek = call("a", "b", script="seek", keys=2)
     with FakeRedis(says(b"+first\r\n", unknown, b"+third\r\n", b"+second\r\n")) as fake:
-        assert probe.open(url(fake.server)).run_all([call("PING"), seek, ONCE]) == ["first", "second", "third"]
+        assert probe.open(url(fake.server)).run_all([call("PING"), seek, ONCE]) == [
+            "first",
+            "second",
+            "third",
+        ]
         assert len(fake.seen) == 4
 
 
-def test_calls_behind_an_unknown_script_are_sent_again_in_their_order_where_all_are_idempotent(probe: Probe) -> None:
+def test_calls_behind_an_unknown_script_are_sent_again_in_their_order_where_all_are_idempotent(
+    probe: Probe,
+) -> None:
     unknown = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
     seek = call("a", "b", script="seek", keys=2)
-    with FakeRedis(says(b"+first\r\n", unknown, b"+early\r\n", b"+second\r\n", b"+third\r\n")) as fake:
-        assert probe.open(url(fake.server)).run_all([call("PING"), seek, call("PING")]) == ["first", "second", "third"]
+    with FakeRedis(
+        says(b"+first\r\n", unknown, b"+early\r\n", b"+second\r\n", b"+third\r\n")
+    ) as fake:
+        assert probe.open(url(fake.server)).run_all([call("PING"), seek, call("PING")]) == [
+            "first",
+            "second",
+            "third",
+        ]
         assert len(fake.seen) == 5
 
 
-def test_pushes_of_one_step_travel_with_their_script_so_that_a_forgotten_one_cannot_reorder_them(probe: Probe) -> None:
+def test_pushes_of_one_step_travel_with_their_script_so_that_a_forgotten_one_cannot_reorder_them(
+    probe: Probe,
+) -> None:
     with FakeRedis(says(b"*2\r\n:1\r\n:1\r\n")) as fake:
         probe.open(url(fake.server)).run_all([push(QueueKeys("q"), "a"), push(QueueKeys("q"), "b")])
         assert [words[0] for words in fake.seen] == [b"EVAL", b"EVAL"]
@@ -97,7 +134,9 @@ def test_a_redis_that_was_restarted_is_found_before_a_push_is_sent(probe: Probe)
         assert links.run_all([ONCE]) == [1]
         server.kill()
         server.restart()
-        probe.ask("await", pause(probe, links), ms=50)  # the connection is not asked about again so soon after its last call
+        probe.ask(
+            "await", pause(probe, links), ms=50
+        )  # the connection is not asked about again so soon after its last call
         assert probe.answer() is False
         assert links.run_all([ONCE]) == [1]
 
@@ -110,7 +149,9 @@ def pause(probe: Probe, links: Links) -> str:
 # What errors say
 
 
-def test_a_server_that_is_away_is_lost_when_patience_is_and_no_secret_shows(impatient: Probe) -> None:
+def test_a_server_that_is_away_is_lost_when_patience_is_and_no_secret_shows(
+    impatient: Probe,
+) -> None:
     with pytest.raises(Refused) as caught:
         impatient.open(f"redis://:hidden-secret@127.0.0.1:{absent().port}").run_all([AGAIN])
     assert caught.value.code == "BUSMQ_LINK_LOST"
@@ -118,8 +159,17 @@ def test_a_server_that_is_away_is_lost_when_patience_is_and_no_secret_shows(impa
     assert "hidden-secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("password", [{"redis_password": "wrong-secret"}, {"redis_password": "wrong-secret", "redis_username": "some-user"}, {}])
-def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(probe: Probe, password: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "password",
+    [
+        {"redis_password": "wrong-secret"},
+        {"redis_password": "wrong-secret", "redis_username": "some-user"},
+        {},
+    ],
+)
+def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(
+    probe: Probe, password: dict[str, str]
+) -> None:
     with EmbeddedRedis(password="right-secret") as server:
         links = probe.open(f"redis://127.0.0.1:{server.port}", **password)
         with pytest.raises(Refused) as caught:
@@ -130,7 +180,9 @@ def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(probe
 
 
 @pytest.mark.parametrize("user", ["user", "username"])
-def test_words_of_redis_that_look_like_the_user_stay_whole(probe: Probe, redis_server: EmbeddedRedis, user: str) -> None:
+def test_words_of_redis_that_look_like_the_user_stay_whole(
+    probe: Probe, redis_server: EmbeddedRedis, user: str
+) -> None:
     with pytest.raises(Refused, match="invalid username-password pair or user is disabled"):
         probe.open(f"redis://{user}:word-of-mine@127.0.0.1:{redis_server.port}").run_all([AGAIN])
 
@@ -144,17 +196,36 @@ def test_a_user_without_the_right_to_run_a_script_is_unauthorized(probe: Probe) 
     with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "reader", "on", ">reader-secret", "~*", "+@all", "-rpush")
         server.command("HSET", QueueKeys("q").metadata, "ttl", 60)
-        links = probe.open(f"redis://127.0.0.1:{server.port}", redis_username="reader", redis_password="reader-secret")
+        links = probe.open(
+            f"redis://127.0.0.1:{server.port}",
+            redis_username="reader",
+            redis_password="reader-secret",
+        )
         with pytest.raises(Refused, match="BUSMQ_UNAUTHORIZED"):
             links.run_all([push(QueueKeys("q"), "v")])
 
 
-def test_the_rights_of_the_page_are_enough_and_without_subscribe_only_notifications_are_missing(probe: Probe) -> None:
+def test_the_rights_of_the_page_are_enough_and_without_subscribe_only_notifications_are_missing(
+    probe: Probe,
+) -> None:
     with EmbeddedRedis() as server:
         for missing, rings in (("+ping", True), ("-subscribe", False)):
             server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), missing)
-            links, keys = probe.open(f"redis://127.0.0.1:{server.port}", redis_username="spark", redis_password="secret"), QueueKeys("q")
-            links.run_all([call("HSET", keys.metadata, "ttl", 60), push(keys, "v"), call("LRANGE", keys.messages, 0, -1)])
+            links, keys = (
+                probe.open(
+                    f"redis://127.0.0.1:{server.port}",
+                    redis_username="spark",
+                    redis_password="secret",
+                ),
+                QueueKeys("q"),
+            )
+            links.run_all(
+                [
+                    call("HSET", keys.metadata, "ttl", 60),
+                    push(keys, "v"),
+                    call("LRANGE", keys.messages, 0, -1),
+                ]
+            )
             assert links.discover() == {"q": 0}
             links.listen(q=0)
             assert links.rings(10_000 if rings else 50) is rings
@@ -172,7 +243,9 @@ def test_a_server_out_of_memory_is_full(probe: Probe) -> None:
 # Several servers
 
 
-def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
+def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(
+    probe: Probe, three_servers: EmbeddedStandaloneServers, fresh: Fresh
+) -> None:
     links = probe.open(",".join(three_servers.urls))
     names = [fresh() for _ in range(6)]
     strange = QueueKeys(names[0])
@@ -187,18 +260,31 @@ def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, 
 def test_of_two_servers_that_have_a_queue_its_hash_decides(
     probe: Probe, three_servers: EmbeddedStandaloneServers, fresh: Fresh, with_home: bool
 ) -> None:
-    keys = next(keys for keys in (QueueKeys(fresh()) for _ in range(100)) if server_index(keys.metadata, 3) == 2)
+    keys = next(
+        keys
+        for keys in (QueueKeys(fresh()) for _ in range(100))
+        if server_index(keys.metadata, 3) == 2
+    )
     for server in [1, 2] if with_home else [0, 1]:
         three_servers.servers[server].command("HSET", keys.metadata, "ttl", 60)
     expected = 2 if with_home else 0
-    java, python = probe.open(",".join(three_servers.urls)), [link_to(url) for url in three_servers.urls]
+    java, python = (
+        probe.open(",".join(three_servers.urls)),
+        [link_to(url) for url in three_servers.urls],
+    )
     assert java.locate(keys.name)[keys.name] == java.discover()[keys.name] == expected
-    assert queue_location.locate([keys], python)[0] == dict(queue_location.discover_queues(python))[keys.name] == expected
+    assert (
+        queue_location.locate([keys], python)[0]
+        == dict(queue_location.discover_queues(python))[keys.name]
+        == expected
+    )
     for link in python:
         link.close()
 
 
-def test_while_one_of_several_servers_is_away_no_place_is_guessed(impatient: Probe, redis_server: EmbeddedRedis) -> None:
+def test_while_one_of_several_servers_is_away_no_place_is_guessed(
+    impatient: Probe, redis_server: EmbeddedRedis
+) -> None:
     with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
         impatient.open(f"{redis_server.url},redis://127.0.0.1:{absent().port}").locate("q")
 
@@ -211,20 +297,41 @@ def test_a_server_that_is_not_master_any_more_is_not_used(probe: Probe) -> None:
         if words[0] == b"SENTINEL":
             port = str(fake.server.port).encode()
             return b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (len(port), port)
-        return roles.pop(0) if words[0] == b"ROLE" else b":1\r\n" if said.pop() else b"-READONLY You can't write against a read only replica.\r\n"
+        return (
+            roles.pop(0)
+            if words[0] == b"ROLE"
+            else (
+                b":1\r\n"
+                if said.pop()
+                else b"-READONLY You can't write against a read only replica.\r\n"
+            )
+        )
 
     roles, said = [REPLICA, MASTER, MASTER], [True, False]
     fake = FakeRedis(answer)
     with fake:
         links = probe.open(url(fake.server), redis_layout="sentinel", redis_sentinelMaster="blue")
         assert links.run_all([ONCE]) == [1]
-        assert [words[0] for words in fake.seen] == [b"SENTINEL", b"ROLE", b"SENTINEL", b"ROLE", b"INCR", b"SENTINEL", b"ROLE", b"INCR"]
+        assert [words[0] for words in fake.seen] == [
+            b"SENTINEL",
+            b"ROLE",
+            b"SENTINEL",
+            b"ROLE",
+            b"INCR",
+            b"SENTINEL",
+            b"ROLE",
+            b"INCR",
+        ]
         assert fake.seen[0][2] == b"blue"
 
 
 def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options(probe: Probe) -> None:
     with FakeRedis(says(b"*-1\r\n")) as fake:
-        links = probe.open(f"{url(fake.server)},redis://127.0.0.1:{absent().port}", redis_layout="sentinel", redis_sentinelMaster="blue")
+        links = probe.open(
+            f"{url(fake.server)},redis://127.0.0.1:{absent().port}",
+            redis_layout="sentinel",
+            redis_sentinelMaster="blue",
+        )
         with pytest.raises(Refused, match=r"BUSMQ_CONFIG.*no master 'blue'.*redis\.sentinelMaster"):
             links.run_all([AGAIN])
 
@@ -232,7 +339,12 @@ def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options(probe: Probe) 
 @pytest.mark.slow
 def test_a_link_and_its_push_listener_follow_the_master_through_a_failover(probe: Probe) -> None:
     with EmbeddedSentinel(password="right") as group:
-        links = probe.open(",".join(group.urls), redis_layout="sentinel", redis_sentinelMaster=group.name, redis_password="right")
+        links = probe.open(
+            ",".join(group.urls),
+            redis_layout="sentinel",
+            redis_sentinelMaster=group.name,
+            redis_password="right",
+        )
         links.run_all([call("SET", "a", "before")])
         assert links.run("WAIT", 1, 10_000) == 1
         links.listen(q=0)
@@ -255,7 +367,9 @@ def clustered(probe: Probe, cluster_servers: EmbeddedCluster) -> Iterator[Links]
     probe("close", links.name)
 
 
-def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
+def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(
+    clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh
+) -> None:
     keys = [f"{fresh()}-{i}" for i in range(100)]
     clustered.run_all([call("SET", key, i) for i, key in enumerate(keys)])
     assert clustered.run_all([call("GET", key) for key in keys]) == [str(i) for i in range(100)]
@@ -285,7 +399,9 @@ def test_a_slot_that_moved_is_found_and_a_call_that_is_not_idempotent_is_execute
     assert cluster_servers.owner(key) is move.target
 
 
-def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
+def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(
+    clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh
+) -> None:
     tag = fresh()
     moved, there, new = (f"{{{tag}}}{name}" for name in ("moved", "there", "new"))
     clustered.run_all([call("SET", moved, 1), call("SET", there, 1)])
@@ -293,14 +409,18 @@ def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, 
     move.begin()
     move.migrate(moved)
     try:
-        assert [clustered.run("INCR", key, idempotent=False) for key in (moved, there, new, moved)] == [2, 2, 1, 3]
+        assert [
+            clustered.run("INCR", key, idempotent=False) for key in (moved, there, new, moved)
+        ] == [2, 2, 1, 3]
     finally:
         move.migrate()
         move.end()
     assert clustered.run_all([call("GET", key) for key in (moved, there, new)]) == ["3", "2", "1"]
 
 
-def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
+def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(
+    clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh
+) -> None:
     keys = QueueKeys(fresh(), cluster=True)
     clustered.run_all([call("HSET", keys.metadata, "ttl", 60), push(keys, "before")])
     move = Move(cluster_servers, keys.metadata)
@@ -318,7 +438,9 @@ def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(clustered: Li
     assert clustered.probe.answer() == [[2, 1]]
 
 
-def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(probe: Probe, redis_server: EmbeddedRedis) -> None:
+def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(
+    probe: Probe, redis_server: EmbeddedRedis
+) -> None:
     with pytest.raises(Refused, match=r"no node of a cluster; leave redis\.layout at direct"):
         probe.open(redis_server.url, redis_layout="cluster").run_all([AGAIN])
 
@@ -326,7 +448,9 @@ def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(probe:
 # PushListeners
 
 
-def test_a_push_is_signalled_at_once_and_one_to_another_queue_is_not(probe: Probe, redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+def test_a_push_is_signalled_at_once_and_one_to_another_queue_is_not(
+    probe: Probe, redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
     links, name = probe.open(redis_server.url), fresh()
     links.listen(**{name: 0})
     assert links.rings(10_000), "a subscription that is new rings"
@@ -356,14 +480,25 @@ def test_an_idle_push_listener_keeps_its_connection(probe: Probe) -> None:
         assert links.rings(10_000)
 
         def pings() -> int:
-            said = [line for line in str(server.command("INFO", "commandstats")).splitlines() if line.startswith("cmdstat_ping:")]
+            said = [
+                line
+                for line in str(server.command("INFO", "commandstats")).splitlines()
+                if line.startswith("cmdstat_ping:")
+            ]
             return int(said[0].split("calls=")[1].split(",")[0]) if said else 0
 
         def listener() -> str:
-            return next(word for word in str(server.command("CLIENT", "LIST", "TYPE", "pubsub")).split() if word.startswith("id="))
+            return next(
+                word
+                for word in str(server.command("CLIENT", "LIST", "TYPE", "pubsub")).split()
+                if word.startswith("id=")
+            )
 
         first, before = listener(), pings()
-        wait_until(lambda: pings() >= before + 7, what="it was in silence for more than twice as long as a link may be")
+        wait_until(
+            lambda: pings() >= before + 7,
+            what="it was in silence for more than twice as long as a link may be",
+        )
         assert listener() == first
 
 
@@ -373,7 +508,9 @@ def test_readers_share_one_subscription_to_a_server(probe: Probe) -> None:
         for links in probes:
             links.listen(q=0)
         assert probes[0].rings(10_000)
-        assert len(str(server.command("CLIENT", "LIST", "TYPE", "pubsub")).strip().splitlines()) == 1
+        assert (
+            len(str(server.command("CLIENT", "LIST", "TYPE", "pubsub")).strip().splitlines()) == 1
+        )
         server.command("PUBLISH", QueueKeys("q").available, "x")
         assert all(links.rings(10_000) for links in probes)
 
@@ -381,7 +518,10 @@ def test_readers_share_one_subscription_to_a_server(probe: Probe) -> None:
 @pytest.mark.slow
 def test_a_failover_of_a_cluster_is_waited_for(probe: Probe, fresh: Fresh) -> None:
     with EmbeddedCluster() as group:
-        links, keys = probe.open(group.urls[0], redis_layout="cluster"), [fresh() for _ in range(20)]
+        links, keys = (
+            probe.open(group.urls[0], redis_layout="cluster"),
+            [fresh() for _ in range(20)],
+        )
         links.run_all([call("SET", key, "before") for key in keys])
         dead = group.owner(keys[0])
         wait_in_sync(dead)

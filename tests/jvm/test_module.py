@@ -1,4 +1,6 @@
-"""The Java module's own tests, run by Maven as a part of this run: a failure there is a failure here."""
+"""The Java module's own tests, run by Maven as a part of this run: a failure there is a failure
+here.
+"""
 
 from __future__ import annotations
 

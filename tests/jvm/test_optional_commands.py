@@ -26,11 +26,18 @@ def test_a_java_link_works_for_a_user_without_these_rights(
     fresh: Fresh,
     probe: Probe,
 ) -> None:
-    links = probe.open(weak["url"], redis_layout=weak["layout"], redis_username=weak["user"], redis_password="secret")
+    links = probe.open(
+        weak["url"],
+        redis_layout=weak["layout"],
+        redis_username=weak["user"],
+        redis_password="secret",
+    )
     assert links.run("SET", fresh(), "7") == "OK"
 
 
-def test_a_user_without_a_password_is_not_passed_over_in_java(redis_server: EmbeddedRedis, fresh: Fresh, probe: Probe) -> None:
+def test_a_user_without_a_password_is_not_passed_over_in_java(
+    redis_server: EmbeddedRedis, fresh: Fresh, probe: Probe
+) -> None:
     user = fresh("user")
     redis_server.command("ACL", "SETUSER", user, "reset", "on", "nopass", "~*", "&*", "+@all")
     assert probe.open(redis_server.url, redis_username=user).run("ACL", "WHOAMI") == user

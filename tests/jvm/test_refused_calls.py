@@ -1,4 +1,6 @@
-"""What Redis refuses the Java module: the error that Python raises, and what may pass is waited for."""
+"""What Redis refuses the Java module: the error that Python raises, and what may pass is waited
+for.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ pytestmark = [pytest.mark.jvm, pytest.mark.redis]
 
 
 @pytest.mark.parametrize("text", REPLIES)
-def test_a_reply_of_redis_has_the_error_of_python_and_what_may_pass_is_waited_for(probe: Probe, text: str) -> None:
+def test_a_reply_of_redis_has_the_error_of_python_and_what_may_pass_is_waited_for(
+    probe: Probe, text: str
+) -> None:
     said = [f"-{text}\r\n".encode(), b":5\r\n"]
     with FakeRedis(lambda _, words: b"+PONG\r\n" if words == [b"PING"] else said.pop(0)) as fake:
         links = probe.open(url(fake.server))

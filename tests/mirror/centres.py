@@ -45,7 +45,9 @@ class Centre:
     def push(self, queue: str, many: int, size: int = 0, word: str = "v") -> None:
         """``v1``, ``v2`` … by their ids."""
         last = self.state(queue).last_id
-        values = [f"{word}{id}".encode().ljust(size, b".") for id in range(last + 1, last + many + 1)]
+        values = [
+            f"{word}{id}".encode().ljust(size, b".") for id in range(last + 1, last + many + 1)
+        ]
         assert self.run(queue, queues.push_many(self.keys(queue), values)) == many
 
     def stored(self, queue: str) -> list[tuple[int, bytes]]:
@@ -88,11 +90,15 @@ def of(runner: MirrorRunner, queue: str) -> MirroredQueueStatus | None:
 
 
 def copied(runner: MirrorRunner, origin: Centre, queues: Sequence[str]) -> None:
-    """Wait until the mirror has all that the origin has, of the life that the queue has there; one that npm has made may get its name only now."""
+    """Wait until the mirror has all that the origin has, of the life that the queue has there; one
+    that npm has made may get its name only now.
+    """
     for queue in queues:
         there = origin.state(queue)
         wait_until(
-            lambda q=queue, s=there: (found := of(runner, q)) and s.born in ("", found.born) and found.last >= s.last_id,  # type: ignore[misc]
+            lambda q=queue, s=there: (
+                (found := of(runner, q)) and s.born in ("", found.born) and found.last >= s.last_id
+            ),  # type: ignore[misc]
             what=f"{queue} copied up to {there.last_id}",
         )
 

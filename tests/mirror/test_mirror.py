@@ -1,4 +1,6 @@
-"""Mirrors of data centres in every layout, direct and behind a federation server: the same ids, bytes and life, and everything else that is told."""
+"""Mirrors of data centres in every layout, direct and behind a federation server: the same ids,
+bytes and life, and everything else that is told.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_queues_are_copied_between_data_centres_of_every_layout(
         for name in names:
             origin.create(name)
             origin.push(name, 30)
-        with mirroring(url(origin), here, *names, layout=origin.options.layout, groups=True) as runner:
+        with mirroring(
+            url(origin), here, *names, layout=origin.options.layout, groups=True
+        ) as runner:
             copied(runner, origin, names)
             for name in names:
                 origin.push(name, 30)
@@ -55,10 +59,14 @@ def test_queues_are_copied_between_data_centres_of_every_layout(
         for name in names:
             assert here.stored(name) == origin.stored(name)
             assert here.state(name) == origin.state(name)
-            assert here.run(name, reader_operations.subscriptions([here.keys(name)])) == [{"billing": 7}]
+            assert here.run(name, reader_operations.subscriptions([here.keys(name)])) == [
+                {"billing": 7}
+            ]
 
 
-def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Centre, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_behind_a_federation_server_are_copied_too(
+    far: Centre, near: Centre, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = fresh("federated")
     far.create(name)
     far.push(name, 3_000, size=500)
@@ -74,7 +82,9 @@ def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Cen
         with mirroring(served.url, near, f"{name}*", secret=SECRET, groups=True) as runner:
             copied(runner, far, [name])
             assert "read_with_spans" in asked
-            assert not {"read", "read_many"} & {*asked}, "fingerprints and rows come in one round trip"
+            assert not {"read", "read_many"} & {*asked}, (
+                "fingerprints and rows come in one round trip"
+            )
             far.push(name, 3)
             copied(runner, far, [name])
             later = fresh(name)
@@ -85,12 +95,19 @@ def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Cen
             looked(runner)
         assert near.stored(name) == far.stored(name)
         assert near.stored(later) == far.stored(later)
-        assert near.run(name, reader_operations.subscriptions([near.keys(name)])) == [{"billing": 7}]
-        with pytest.raises(FederationRefused), mirroring(served.url, near, name, secret="another-secret-of-somebody"):
+        assert near.run(name, reader_operations.subscriptions([near.keys(name)])) == [
+            {"billing": 7}
+        ]
+        with (
+            pytest.raises(FederationRefused),
+            mirroring(served.url, near, name, secret="another-secret-of-somebody"),
+        ):
             pass
 
 
-def test_a_push_is_copied_at_once_and_wakes_readers_of_the_mirror(far: Centre, near: Centre, fresh: Fresh, redis_url: str) -> None:
+def test_a_push_is_copied_at_once_and_wakes_readers_of_the_mirror(
+    far: Centre, near: Centre, fresh: Fresh, redis_url: str
+) -> None:
     """Without waiting for the next poll: some of these fifty would take longer than a second."""
     name = fresh("wakes")
     far.create(name)
@@ -111,7 +128,9 @@ def test_a_push_is_copied_at_once_and_wakes_readers_of_the_mirror(far: Centre, n
         copied(runner, far, [name])
 
 
-def test_two_mirrors_of_one_queue_lose_and_double_nothing(far: Centre, near: Centre, fresh: Fresh) -> None:
+def test_two_mirrors_of_one_queue_lose_and_double_nothing(
+    far: Centre, near: Centre, fresh: Fresh
+) -> None:
     name = fresh("two")
     far.create(name)
     with mirroring(url(far), near, name) as one, mirroring(url(far), near, name) as other:
@@ -122,7 +141,9 @@ def test_two_mirrors_of_one_queue_lose_and_double_nothing(far: Centre, near: Cen
     assert near.stored(name) == far.stored(name)
 
 
-def test_queues_that_come_later_are_found_and_those_of_channels_and_services_left_out(far: Centre, near: Centre, fresh: Fresh) -> None:
+def test_queues_that_come_later_are_found_and_those_of_channels_and_services_left_out(
+    far: Centre, near: Centre, fresh: Fresh
+) -> None:
     mark = fresh("late")
     for name in (f"channel:local:{mark}", f"service:{mark}", f"other-{mark}"):
         far.create(name)
@@ -136,8 +157,12 @@ def test_queues_that_come_later_are_found_and_those_of_channels_and_services_lef
         assert not near.state(f"channel:local:{mark}-a2").exists
 
 
-def test_messages_of_every_size_are_copied_and_memory_is_bounded_by_what_is_read_at_once(far: Centre, near: Centre, fresh: Fresh) -> None:
-    """The first window of the queue is of 1,000 messages, and would be of 60 MB: it is read again in parts."""
+def test_messages_of_every_size_are_copied_and_memory_is_bounded_by_what_is_read_at_once(
+    far: Centre, near: Centre, fresh: Fresh
+) -> None:
+    """The first window of the queue is of 1,000 messages, and would be of 60 MB: it is read again
+    in parts.
+    """
     name = fresh("large")
     far.create(name)
     for size in (10, 100_000, 1_500_000, 60_000):
@@ -148,15 +173,21 @@ def test_messages_of_every_size_are_copied_and_memory_is_bounded_by_what_is_read
     assert near.stored(name) == far.stored(name)
 
 
-def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre, near: Centre, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of new queues nobody knows how long their values are: 40 of them, with 1 MB each, would be read in one call."""
+def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(
+    far: Centre, near: Centre, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of new queues nobody knows how long their values are: 40 of them, with 1 MB each, would be
+    read in one call.
+    """
     names = [fresh("wide") for _ in range(40)]
     for name in names:
         far.create(name)
         far.push(name, 10, size=100_000)
     came = list[int]()
 
-    def noted(store: MirrorOriginReadStore, windows: Sequence[CopyRange]) -> list[CopyRangeReadResult]:
+    def noted(
+        store: MirrorOriginReadStore, windows: Sequence[CopyRange]
+    ) -> list[CopyRangeReadResult]:
         found = read_windows(store, windows)
         came.append(sum(rows.bytes for rows in found))
         return found
@@ -169,7 +200,9 @@ def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre,
     assert MAX_CALL_BYTES < max(came) < MAX_CALL_BYTES + 2 * 1024 * 1024
 
 
-def test_what_the_origin_drops_goes_here_too_or_stays_for_the_readers_here(far: Centre, near: Centre, fresh: Fresh) -> None:
+def test_what_the_origin_drops_goes_here_too_or_stays_for_the_readers_here(
+    far: Centre, near: Centre, fresh: Fresh
+) -> None:
     name = fresh("trim")
     born = far.create(name)
     far.push(name, 10)
@@ -189,7 +222,9 @@ def test_what_the_origin_drops_goes_here_too_or_stays_for_the_readers_here(far: 
     assert near.state(name).born == born
 
 
-def test_what_was_taken_at_the_origin_before_it_was_copied_is_counted(far: Centre, near: Centre, fresh: Fresh) -> None:
+def test_what_was_taken_at_the_origin_before_it_was_copied_is_counted(
+    far: Centre, near: Centre, fresh: Fresh
+) -> None:
     name = fresh("taken")
     far.create(name)
     far.push(name, 2)
@@ -206,10 +241,24 @@ def test_what_was_taken_at_the_origin_before_it_was_copied_is_counted(far: Centr
     assert near.stored(name) == [(id, b"v%d" % id) for id in (8, 9, 10)]
 
 
-def test_a_life_that_npm_has_made_gets_a_name_and_a_mirror(far: Centre, near: Centre, fresh: Fresh) -> None:
+def test_a_life_that_npm_has_made_gets_a_name_and_a_mirror(
+    far: Centre, near: Centre, fresh: Fresh
+) -> None:
     name = fresh("npm")
     keys = far.keys(name)
-    far.redis(name, "HSET", keys.metadata, "ttl", 600, "source", "local", "discover", "false", "maxsize", 0)
+    far.redis(
+        name,
+        "HSET",
+        keys.metadata,
+        "ttl",
+        600,
+        "source",
+        "local",
+        "discover",
+        "false",
+        "maxsize",
+        0,
+    )
     far.redis(name, "EXPIRE", keys.metadata, 600)
     npm_push(lambda *words: far.redis(name, *words), keys, 3)
     with mirroring(url(far), near, name) as runner:
@@ -234,7 +283,9 @@ def test_a_mirror_lives_as_long_as_its_origin(far: Centre, near: Centre, fresh: 
 
 
 def test_a_rate_is_kept(far: Centre, near: Centre, fresh: Fresh) -> None:
-    """By what is planned: after so many bytes the next reading is put off for as long as they take."""
+    """By what is planned: after so many bytes the next reading is put off for as long as they
+    take.
+    """
     name = fresh("rate")
     far.create(name)
     far.push(name, 3_000, size=100)
@@ -243,7 +294,9 @@ def test_a_rate_is_kept(far: Centre, near: Centre, fresh: Fresh) -> None:
         wait_until(lambda: copier._read_at > 0)
         ends = copier._read_at
         copied(runner, far, [name])
-        assert copier._read_at >= ends + 1.9, "300 KB at 100 KB/s, of which a third came with the first window"
+        assert copier._read_at >= ends + 1.9, (
+            "300 KB at 100 KB/s, of which a third came with the first window"
+        )
 
 
 def test_settings_that_make_no_sense_are_refused_before_anything_is_connected() -> None:
@@ -258,10 +311,16 @@ def test_settings_that_make_no_sense_are_refused_before_anything_is_connected() 
     ):
         with pytest.raises(ConfigError):
             MirrorSettings(**{"origin": "redis://localhost", "patterns": ("q",), **wrong})  # type: ignore[arg-type]
-    assert "secret" not in repr(MirrorSettings(origin="redis://:secret@localhost", patterns=("q",), secret="secret", password="secret"))
+    assert "secret" not in repr(
+        MirrorSettings(
+            origin="redis://:secret@localhost", patterns=("q",), secret="secret", password="secret"
+        )
+    )
 
 
-async def test_bus_mirror_says_how_far_it_is_and_ends_with_its_scope(far: Centre, fresh: Fresh, redis_url: str) -> None:
+async def test_bus_mirror_says_how_far_it_is_and_ends_with_its_scope(
+    far: Centre, fresh: Fresh, redis_url: str
+) -> None:
     name = fresh("scope")
     far.create(name)
     far.push(name, 100)
@@ -270,7 +329,14 @@ async def test_bus_mirror_says_how_far_it_is_and_ends_with_its_scope(far: Centre
             bus.mirror(url(far), name, colour="red")
         async with bus.mirror(url(far), name, groups=True) as mirror:
             [found] = await mirror.caught_up()
-            assert (found.queue, found.last, found.behind, found.behind_s, found.copied, found.error) == (name, 100, 0, 0.0, 100, None)
+            assert (
+                found.queue,
+                found.last,
+                found.behind,
+                found.behind_s,
+                found.copied,
+                found.error,
+            ) == (name, 100, 0, 0.0, 100, None)
             assert mirror.error is None
         assert mirror.status() == []
         left = bus.mirror(url(far), name)
@@ -280,7 +346,9 @@ async def test_bus_mirror_says_how_far_it_is_and_ends_with_its_scope(far: Centre
     assert left.status() == [], "the bus ends it"
 
 
-def test_the_same_without_a_loop(far: Centre, fresh: Fresh, redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_without_a_loop(
+    far: Centre, fresh: Fresh, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     name = fresh("sync")
     far.create(name)
     far.push(name, 7)
@@ -293,21 +361,44 @@ def test_the_same_without_a_loop(far: Centre, fresh: Fresh, redis_url: str, capl
 def test_the_rights_of_the_page_are_enough_at_the_origin_and_here(fresh: Fresh) -> None:
     page = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
     [here] = [line for line in page.splitlines() if line.startswith("ACL SETUSER spark")]
-    [there] = [line.strip("`.") for line in page.splitlines() if line.startswith("`+client|setname +ping +role +eval")]
+    [there] = [
+        line.strip("`.")
+        for line in page.splitlines()
+        if line.startswith("`+client|setname +ping +role +eval")
+    ]
     name = fresh("acl")
-    with EmbeddedRedis() as first, EmbeddedRedis() as second, centre(first.url) as far, centre(second.url) as near:
-        first.command("ACL", "SETUSER", "reader", "on", ">secret", "~bus:*", "resetchannels", "&bus:*", *there.split())
+    with (
+        EmbeddedRedis() as first,
+        EmbeddedRedis() as second,
+        centre(first.url) as far,
+        centre(second.url) as near,
+    ):
+        first.command(
+            "ACL",
+            "SETUSER",
+            "reader",
+            "on",
+            ">secret",
+            "~bus:*",
+            "resetchannels",
+            "&bus:*",
+            *there.split(),
+        )
         second.command(*here.split())
         far.create(name)
         far.push(name, 2_000)
         far.run(name, register(far.keys(name), "billing", 7))
         with (
             centre(RedisOptions(url=second.url, user="spark", password="secret")) as place,
-            mirroring(first.url, place, f"{name}*", user="reader", password="secret", groups=True) as runner,
+            mirroring(
+                first.url, place, f"{name}*", user="reader", password="secret", groups=True
+            ) as runner,
         ):
             far.push(name, 10)
             copied(runner, far, [name])
             looked(runner)
             assert runner.error is None
         assert near.stored(name) == far.stored(name)
-        assert near.run(name, reader_operations.subscriptions([near.keys(name)])) == [{"billing": 7}]
+        assert near.run(name, reader_operations.subscriptions([near.keys(name)])) == [
+            {"billing": 7}
+        ]

@@ -34,7 +34,9 @@ COPIED = Witness(20_500, 100)
         "a clock that stood still",
     ],
 )
-def test_other_times_prove_another_history_unless_they_may_have_been_dropped(pairs: list[tuple[int, int]], proof: bool) -> None:
+def test_other_times_prove_another_history_unless_they_may_have_been_dropped(
+    pairs: list[tuple[int, int]], proof: bool
+) -> None:
     clock = ClockExcerpt("b", [Witness(*pair) for pair in pairs])
     assert (clock.contradiction(COPIED) is not None) == proof
     assert clock.contradiction(Witness()) is None

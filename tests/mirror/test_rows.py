@@ -1,4 +1,6 @@
-"""What was read at the origin goes into the command as Redis takes it, whatever the ids and values are."""
+"""What was read at the origin goes into the command as Redis takes it, whatever the ids and values
+are.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID
 from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.redis_io.resp_codec import pack_words
 
-VALUES = st.lists(st.binary(max_size=40) | st.sampled_from([b"", b"\r\n", b"$3\r\nabc\r\n", b"*1\r\n"]), min_size=1, max_size=20)
+VALUES = st.lists(
+    st.binary(max_size=40) | st.sampled_from([b"", b"\r\n", b"$3\r\nabc\r\n", b"*1\r\n"]),
+    min_size=1,
+    max_size=20,
+)
 FIRST = st.integers(1, MAX_ID - 20) | st.sampled_from([1, 9, 98, 995, 99_990])
 
 
@@ -26,9 +32,15 @@ def sent(rows: EncodedMessages) -> bytes:
 
 
 @given(FIRST, VALUES, st.sampled_from([pa.binary(), pa.large_binary()]))
-def test_rows_are_the_words_of_a_command(first: int, values: list[bytes], kind: pa.DataType) -> None:
+def test_rows_are_the_words_of_a_command(
+    first: int, values: list[bytes], kind: pa.DataType
+) -> None:
     rows = EncodedMessages.of(first, pa.array(values, kind))
-    assert (len(rows), rows.last, sent(rows)) == (len(values), first + len(values) - 1, words_of(first, values))
+    assert (len(rows), rows.last, sent(rows)) == (
+        len(values),
+        first + len(values) - 1,
+        words_of(first, values),
+    )
     assert [rows.value(first + n) for n in range(len(values))] == values
 
 
@@ -36,12 +48,17 @@ def test_rows_are_the_words_of_a_command(first: int, values: list[bytes], kind: 
 def test_those_behind_an_id_are_the_same_rows(first: int, values: list[bytes], more: int) -> None:
     rows = EncodedMessages.of(first, pa.array(values, pa.binary())).rows_after(first + more)
     left = values[max(0, more + 1) :]
-    assert (len(rows), sent(rows)) == (len(left), words_of(first + len(values) - len(left), left) if left else b"")
+    assert (len(rows), sent(rows)) == (
+        len(left),
+        words_of(first + len(values) - len(left), left) if left else b"",
+    )
     assert not left or rows.value(rows.first) == left[0]
 
 
 def test_a_slice_of_an_array_gives_its_own_rows_only() -> None:
-    assert sent(EncodedMessages.of(5, pa.array([b"a", b"b", b"c"], pa.binary()).slice(1, 1))) == words_of(5, [b"b"])
+    assert sent(
+        EncodedMessages.of(5, pa.array([b"a", b"b", b"c"], pa.binary()).slice(1, 1))
+    ) == words_of(5, [b"b"])
 
 
 @pytest.mark.parametrize(

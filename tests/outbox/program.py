@@ -1,9 +1,11 @@
-"""A program that publishes, for tests that kill it or fill its disk: ``python -m tests.outbox.program PATH TO QUEUE ORDER…``.
+"""A program that publishes, for tests that kill it or fill its disk:
+``python -m tests.outbox.program PATH TO QUEUE ORDER…``.
 
 TO is a URL, or the settings of an outbox in JSON.
 
-It writes a line ``kept FIRST LAST`` for what a call has returned for, and is told by lines of stdin what to do next:
-``push COUNT [SIZE]``, ``publish``, ``forever SIZE``, ``until-full SIZE``, ``limit BYTES``, ``drain``, ``close``. ``publish`` has QUEUE as its key.
+It writes a line ``kept FIRST LAST`` for what a call has returned for, and is told by lines of stdin
+what to do next: ``push COUNT [SIZE]``, ``publish``, ``forever SIZE``, ``until-full SIZE``,
+``limit BYTES``, ``drain``, ``close``. ``publish`` has QUEUE as its key.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def say(*words: object) -> None:
 
 
 def limit_file_size(size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size or resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (size or resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    )
 
 
 def main(path: str, to: str, queue: str, first: str) -> None:

@@ -19,11 +19,21 @@ ROOT = Path(__file__).parents[2]
 class Program:
     """One run of it, of messages from ``first`` on."""
 
-    def __init__(self, path: Path, to: str, queue: str, first: int = 1, more: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path, to: str, queue: str, first: int = 1, more: Mapping[str, str] | None = None
+    ) -> None:
         words = [sys.executable, "-m", "tests.outbox.program", str(path), to, queue, str(first)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(words, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        self._process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=environment,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         self.lines: list[str] = []
         self._ears = threading.Thread(target=self._listen, daemon=True)
         self._ears.start()
@@ -31,7 +41,12 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.kill()
 
     @property
@@ -41,11 +56,19 @@ class Program:
     @property
     def kept(self) -> int:
         """The last message that a call has returned for; 0: none."""
-        return max((int(line.split()[2]) for line in tuple(self.lines) if line.startswith("kept")), default=0)
+        return max(
+            (int(line.split()[2]) for line in tuple(self.lines) if line.startswith("kept")),
+            default=0,
+        )
 
     def wait(self, word: str, times: int = 1) -> None:
         """Until it has said so."""
-        wait_until(lambda: sum(line.startswith(word) for line in tuple(self.lines)) >= times or self._process.poll() is not None)
+        wait_until(
+            lambda: (
+                sum(line.startswith(word) for line in tuple(self.lines)) >= times
+                or self._process.poll() is not None
+            )
+        )
         assert sum(line.startswith(word) for line in self.lines) >= times, self.lines[-5:]
 
     def tell(self, *words: object) -> None:

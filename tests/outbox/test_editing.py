@@ -24,12 +24,16 @@ def nowhere() -> str:
     return f"redis://127.0.0.1:{lasting_port()}"
 
 
-def test_messages_are_removed_and_replaced_and_the_rest_arrives(path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
+def test_messages_are_removed_and_replaced_and_the_rest_arrives(
+    path: Path, here: Place, nowhere: str, fresh: Fresh
+) -> None:
     queue, commands = fresh("orders"), fresh("commands")
     with SyncOutbox(path, nowhere) as outbox:
         outbox.push(queue, "one", "two", "three")
         command = outbox.send(commands, {"n": 1})
-        assert [(each.number, each.kind, each.queues, each.value) for each in outbox.waiting(queue)] == [
+        assert [
+            (each.number, each.kind, each.queues, each.value) for each in outbox.waiting(queue)
+        ] == [
             (1, "message", (queue,), b"one"),
             (2, "message", (queue,), b"two"),
             (3, "message", (queue,), b"three"),
@@ -49,7 +53,9 @@ def test_messages_are_removed_and_replaced_and_the_rest_arrives(path: Path, here
     assert (found["data"], found["id"]) == ({"n": 2}, command.ids[0])
 
 
-def test_one_queue_or_everything_is_purged(path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
+def test_one_queue_or_everything_is_purged(
+    path: Path, here: Place, nowhere: str, fresh: Fresh
+) -> None:
     one, two = fresh("one"), fresh("two")
     with SyncOutbox(path, nowhere) as outbox:
         outbox.push(one, 1, 2)
@@ -66,7 +72,9 @@ def test_one_queue_or_everything_is_purged(path: Path, here: Place, nowhere: str
     assert (here.values(one), here.values(two)) == ([], [b"5"])
 
 
-def test_an_event_for_two_queues_is_purged_from_one_and_arrives_in_the_other(path: Path, redis_url: str, here: Place, fresh: Fresh) -> None:
+def test_an_event_for_two_queues_is_purged_from_one_and_arrives_in_the_other(
+    path: Path, redis_url: str, here: Place, fresh: Fresh
+) -> None:
     one, two, key = fresh("one"), fresh("two"), fresh("k")
     with Bus.sync(redis_url) as bus:
         bus.subscribe([key], into=one)
@@ -77,7 +85,11 @@ def test_an_event_for_two_queues_is_purged_from_one_and_arrives_in_the_other(pat
                 here.run(each.name, "HSET", here.keys(each.name).metadata, "maxsize", 1)
             with here.outbox(path) as outbox:
                 sent = outbox.publish([key], 7)
-                wait_until(lambda: [each.queues for each in outbox.waiting()] == [tuple(sorted((one, two)))])
+                wait_until(
+                    lambda: (
+                        [each.queues for each in outbox.waiting()] == [tuple(sorted((one, two)))]
+                    )
+                )
                 assert [each.id for each in outbox.waiting(one)] == [*sent.ids]
                 assert outbox.purge(one) == 1
                 assert [each.queues for each in outbox.waiting()] == [(two,)]
@@ -101,7 +113,9 @@ def test_the_same_with_asyncio(path: Path, nowhere: str) -> None:
     asyncio.run(main())
 
 
-def test_what_was_removed_stays_so_when_the_process_is_killed(path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
+def test_what_was_removed_stays_so_when_the_process_is_killed(
+    path: Path, here: Place, nowhere: str, fresh: Fresh
+) -> None:
     queue = fresh("orders")
     with Program(path, nowhere, queue) as program:
         program.wait("open")

@@ -1,4 +1,5 @@
-"""Processes that are killed, links that are cut, disks that lose what was not synced: 0 lost, 0 doubled, 0 reordered.
+"""Processes that are killed, links that are cut, disks that lose what was not synced: 0 lost, 0
+doubled, 0 reordered.
 
 The rounds are seeded: a round that fails is found again by its number.
 """
@@ -57,7 +58,9 @@ def cutter(redis_server: EmbeddedRedis) -> Iterator[Cutter]:
 
 
 def check_rounds(found: list[int], kept: list[int]) -> None:
-    """Of each run everything that was returned for is there, once, in order; behind it at most what was under way when the run was killed."""
+    """Of each run everything that was returned for is there, once, in order; behind it at most what
+    was under way when the run was killed.
+    """
     by_round = {number: list(some) for number, some in groupby(found, key=lambda n: n // ROUND)}
     assert [*by_round] == sorted(by_round), "runs are in order, and each in one piece"
     for number, last in enumerate(kept, 1):
@@ -67,10 +70,14 @@ def check_rounds(found: list[int], kept: list[int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FACTOR))
-def test_publisher_forwarder_and_redis_are_killed_at_any_moment(server: EmbeddedRedis, path: Path, fresh: Fresh, seed: int) -> None:
-    """Publisher and forwarder are one process: it is killed while both are at work, some rounds right after a call has returned.
+def test_publisher_forwarder_and_redis_are_killed_at_any_moment(
+    server: EmbeddedRedis, path: Path, fresh: Fresh, seed: int
+) -> None:
+    """Publisher and forwarder are one process: it is killed while both are at work, some rounds
+    right after a call has returned.
 
-    With seed 0 Redis is there in some rounds, is killed in some, and is killed and back again in one: its eight rounds are enough for ``make test``.
+    With seed 0 Redis is there in some rounds, is killed in some, and is killed and back again in
+    one: its eight rounds are enough for ``make test``.
     """
     chance, queue, kept = Random(seed), fresh("orders"), []
     for number in range(1, 9):
@@ -95,7 +102,9 @@ def test_publisher_forwarder_and_redis_are_killed_at_any_moment(server: Embedded
 
 
 @pytest.mark.parametrize("seed", range(FACTOR))
-def test_publisher_and_forwarder_are_killed_on_every_layout(anywhere: Place, path: Path, fresh: Fresh, seed: int) -> None:
+def test_publisher_and_forwarder_are_killed_on_every_layout(
+    anywhere: Place, path: Path, fresh: Fresh, seed: int
+) -> None:
     chance, queue, kept = Random(seed), fresh("orders"), []
     for number in range(1, 3):
         with Program(path, anywhere.words, queue, number * ROUND + 1) as program:
@@ -110,7 +119,9 @@ def test_publisher_and_forwarder_are_killed_on_every_layout(anywhere: Place, pat
 
 
 @pytest.mark.parametrize("seed", range(4 * FACTOR))
-def test_the_link_is_cut_at_any_byte(cutter: Cutter, here: Place, path: Path, fresh: Fresh, seed: int) -> None:
+def test_the_link_is_cut_at_any_byte(
+    cutter: Cutter, here: Place, path: Path, fresh: Fresh, seed: int
+) -> None:
     """Towards Redis: a script is executed or not. Back: it was, and nobody knows."""
     chance, queues = Random(seed), [fresh("orders") for _ in range(3)]
     cutter.up = iter([chance.randrange(1, 60_000) for _ in range(25)])
@@ -125,7 +136,11 @@ def test_the_link_is_cut_at_any_byte(cutter: Cutter, here: Place, path: Path, fr
 
 
 def test_a_link_that_is_silent_is_given_up_and_what_it_still_brings_is_known(
-    redis_server: EmbeddedRedis, here: Place, path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    redis_server: EmbeddedRedis,
+    here: Place,
+    path: Path,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The packet arrives after its repetition, and again after what follows."""
     monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.5)
@@ -160,16 +175,24 @@ def test_a_link_that_goes_silent_in_the_middle_is_replaced(
     assert numbers(here.values(queue)) == [*range(1, 6)]
 
 
-@pytest.mark.skipif(not can_be_set(), reason="cutting the power of a process needs Linux and a C compiler (cc)")
+@pytest.mark.skipif(
+    not can_be_set(), reason="cutting the power of a process needs Linux and a C compiler (cc)"
+)
 @pytest.mark.parametrize("seed", range(2 * FACTOR))
-def test_what_was_returned_for_is_there_after_a_loss_of_power(tmp_path: Path, redis_url: str, here: Place, fresh: Fresh, seed: int) -> None:
-    """What was synced survives; of the rest chance decides. While nothing is forwarded, and while everything is."""
+def test_what_was_returned_for_is_there_after_a_loss_of_power(
+    tmp_path: Path, redis_url: str, here: Place, fresh: Fresh, seed: int
+) -> None:
+    """What was synced survives; of the rest chance decides. While nothing is forwarded, and while
+    everything is.
+    """
     chance, queue, kept = Random(seed), fresh("orders"), []
     machine, folder = Machine(tmp_path / "machine"), tmp_path / "disk"
     folder.mkdir()
     for number in range(1, 5):
         to = redis_url if chance.random() < 0.5 else f"redis://127.0.0.1:{lasting_port()}"
-        with Program(folder / "outbox.db", to, queue, number * ROUND + 1, machine.environment) as program:
+        with Program(
+            folder / "outbox.db", to, queue, number * ROUND + 1, machine.environment
+        ) as program:
             program.wait("open")
             program.tell("forever", chance.choice([10, 3000]))
             program.wait("kept", chance.randrange(1, 40))
@@ -181,8 +204,12 @@ def test_what_was_returned_for_is_there_after_a_loss_of_power(tmp_path: Path, re
     check_rounds(numbers(here.values(queue)), kept)
 
 
-def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread sends to all nodes, and does not ask the silent one for each queue that is there."""
+def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(
+    path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread sends to all nodes, and does not ask the silent one for each queue that is
+    there.
+    """
     monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.5)
     with EmbeddedCluster(node_timeout_ms=120_000) as cluster:  # nobody takes over meanwhile
         there = Place({"url": ",".join(cluster.urls), "layout": "cluster"})
@@ -202,17 +229,23 @@ def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: P
                 for queue in queues:
                     outbox.push(queue, 2)
                 others = {queue for queue in queues if nodes[queue] != silent}
-                wait_until(lambda: {each.queue for each in report.read_outgoing(path)} == {*queues} - others)
+                wait_until(
+                    lambda: (
+                        {each.queue for each in report.read_outgoing(path)} == {*queues} - others
+                    )
+                )
             finally:
                 node.resume()
             drain(outbox)
         assert all(there.values(queue) == [b"1", b"2"] for queue in queues)
 
 
-# -- the sign-up story ------------------------------------------------------------------------------------------------------------------------
+# -- the sign-up story -----------------------------------------------------------------------------
 
 
-def test_a_sign_up_is_one_mail_though_the_bus_is_down_and_the_web_is_killed_right_after_publish_returned(server: EmbeddedRedis, path: Path) -> None:
+def test_a_sign_up_is_one_mail_though_the_bus_is_down_and_the_web_is_killed_after_publish(
+    server: EmbeddedRedis, path: Path
+) -> None:
     port, url = server.port, server.url
     with Bus.sync(url) as bus:
         bus.subscribe(["signup"], into="mail")
@@ -231,7 +264,9 @@ def test_a_sign_up_is_one_mail_though_the_bus_is_down_and_the_web_is_killed_righ
     assert [json.loads(value)["data"] for value in Place({"url": url}).values("mail")] == [1]
 
 
-def test_who_subscribes_while_the_publisher_is_down_has_what_it_still_keeps(anywhere: Place, path: Path, fresh: Fresh) -> None:
+def test_who_subscribes_while_the_publisher_is_down_has_what_it_still_keeps(
+    anywhere: Place, path: Path, fresh: Fresh
+) -> None:
     key, mail = fresh("signup"), fresh("mail")
     with Program(path, f"redis://127.0.0.1:{lasting_port()}", key) as web:
         web.wait("open")
@@ -246,18 +281,30 @@ def test_who_subscribes_while_the_publisher_is_down_has_what_it_still_keeps(anyw
     assert [json.loads(value)["data"] for value in anywhere.values(mail)] == [1, 2]
 
 
-def test_of_four_destinations_three_of_which_have_confirmed_only_the_fourth_is_sent_again(server: EmbeddedRedis, path: Path) -> None:
+def test_of_four_destinations_three_of_which_have_confirmed_only_the_fourth_is_sent_again(
+    server: EmbeddedRedis, path: Path
+) -> None:
     queues = [f"into-{n}" for n in range(4)]
     with Bus.sync(server.url) as bus, Proxy(server.port) as proxy:
         for queue in queues:
             bus.subscribe(["signup"], into=queue)
             bus.queue(queue).attach()
-        gate = proxy.hold(lambda asked: asked.name == "push_from" and asked.keys[0] == f"bus:queue:{queues[3]}:metadata", reply=True)
+        gate = proxy.hold(
+            lambda asked: (
+                asked.name == "push_from" and asked.keys[0] == f"bus:queue:{queues[3]}:metadata"
+            ),
+            reply=True,
+        )
         with Program(path, proxy.url, "signup") as web:
             web.wait("open")
             web.do("publish")
             held = gate.wait()
-            wait_until(lambda: [(each.queue, each.messages) for each in report.read_outgoing(path)] == [(queues[3], 1)])
+            wait_until(
+                lambda: (
+                    [(each.queue, each.messages) for each in report.read_outgoing(path)]
+                    == [(queues[3], 1)]
+                )
+            )
             web.kill()
             held.drop()
         gate.open()
@@ -271,25 +318,37 @@ def test_of_four_destinations_three_of_which_have_confirmed_only_the_fourth_is_s
         assert len(Place({"url": server.url}).values(queue)) == 1, queue
 
 
-# -- Redis in another state -------------------------------------------------------------------------------------------------------------------
+# -- Redis in another state ------------------------------------------------------------------------
 
 
-def test_a_redis_that_lost_its_data_gets_what_it_had_not_confirmed(here: Place, path: Path, fresh: Fresh, link: SyncLink) -> None:
+def test_a_redis_that_lost_its_data_gets_what_it_had_not_confirmed(
+    here: Place, path: Path, fresh: Fresh, link: SyncLink
+) -> None:
     """It is empty, or as it was before; what it had confirmed is its own loss."""
     queue = fresh("orders")
     keys = here.keys(queue)
     with here.outbox(path) as outbox:
         outbox.push(queue, 1, 2)
         drain(outbox)
-        saved = [link.execute(command("DUMP", key)) for key in (keys.metadata, keys.messages, keys.msgid, keys.senders)]
+        saved = [
+            link.execute(command("DUMP", key))
+            for key in (keys.metadata, keys.messages, keys.msgid, keys.senders)
+        ]
         outbox.push(queue, 3)
         drain(outbox)
-        for key, value in zip((keys.metadata, keys.messages, keys.msgid, keys.senders), saved, strict=True):
+        for key, value in zip(
+            (keys.metadata, keys.messages, keys.msgid, keys.senders), saved, strict=True
+        ):
             link.execute(command("RESTORE", key, 0, value, "REPLACE"))
         outbox.push(queue, 4)
         drain(outbox)
         assert here.values(queue) == [b"1", b"2", b"4"]
-        link.execute([command("DEL", key) for key in (keys.metadata, keys.messages, keys.msgid, keys.senders)])
+        link.execute(
+            [
+                command("DEL", key)
+                for key in (keys.metadata, keys.messages, keys.msgid, keys.senders)
+            ]
+        )
         outbox.push(queue, 5)
         drain(outbox)
     assert here.values(queue) == [b"5"]

@@ -1,4 +1,6 @@
-"""An outbox towards federation servers: once through ours and within what the secret may, at least once through npm's."""
+"""An outbox towards federation servers: once through ours and within what the secret may, at least
+once through npm's.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def between(bulk: Site) -> Iterator[Cutter]:
         yield made
 
 
-def test_messages_events_and_commands_go_through_a_server_of_ours(path: Path, our_federation: str, here: Place, fresh: Fresh) -> None:
+def test_messages_events_and_commands_go_through_a_server_of_ours(
+    path: Path, our_federation: str, here: Place, fresh: Fresh
+) -> None:
     queue, word, into, other = fresh("orders"), fresh("k"), fresh("into"), fresh("other")
     with Bus.sync(here.settings["url"]) as bus:
         bus.subscribe([f"{word}.*"], into=other)
@@ -61,17 +65,26 @@ def test_messages_events_and_commands_go_through_a_server_of_ours(path: Path, ou
         drain(outbox)
     assert here.values(queue)[:2500] == numbered(2500, 0)
     assert here.run(queue, "HGET", here.keys(queue).metadata, "command") == b"1"
-    assert [[json.loads(value)["data"] for value in here.values(each)] for each in (into, other)] == [[1], [1, 3]]
-    assert all(name.startswith(b"federated:") for name in here.run(queue, "HKEYS", here.keys(queue).senders))
+    assert [
+        [json.loads(value)["data"] for value in here.values(each)] for each in (into, other)
+    ] == [[1], [1, 3]]
+    assert all(
+        name.startswith(b"federated:")
+        for name in here.run(queue, "HKEYS", here.keys(queue).senders)
+    )
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize("seed", range(3 * FACTOR))
-def test_through_a_server_of_ours_it_is_once_wherever_the_link_is_cut(path: Path, between: Cutter, here: Place, fresh: Fresh, seed: int) -> None:
+def test_through_a_server_of_ours_it_is_once_wherever_the_link_is_cut(
+    path: Path, between: Cutter, here: Place, fresh: Fresh, seed: int
+) -> None:
     chance, queues = Random(seed), [fresh("orders") for _ in range(3)]
     between.up = iter([chance.randrange(1, 40_000) for _ in range(20)])
     between.down = iter([chance.randrange(1, 2_000) for _ in range(20)])
-    with SyncOutbox(path, f"ws://127.0.0.1:{between.port}/bus", federate_secret=BULK_SECRET) as outbox:
+    with SyncOutbox(
+        path, f"ws://127.0.0.1:{between.port}/bus", federate_secret=BULK_SECRET
+    ) as outbox:
         for n in range(1, 301):
             outbox.push(queues[n % 3], b"%d %s" % (n, b"x" * chance.randrange(3000)))
         drain(outbox)
@@ -91,49 +104,94 @@ def test_what_the_secret_may_not_do_waits_and_says_so_and_the_rest_goes_on(
         bus.subscribe([word], into=ours)
         bus.subscribe([word], into=theirs)
         bus.queue(theirs).attach()
-    with site(redis_url, Keyring.load(keys)) as there, SyncOutbox(path, there.url, federate_secret=shown) as outbox:
+    with (
+        site(redis_url, Keyring.load(keys)) as there,
+        SyncOutbox(path, there.url, federate_secret=shown) as outbox,
+    ):
         outbox.push(theirs, 1)
         outbox.publish([word], 2)
         outbox.push(ours, 3)
         wait_until(lambda: len(here.values(ours)) == 2)
-        wait_until(lambda: [(each.queue, FederationRefused.code in each.error) for each in report.read_outgoing(path)] == [(theirs, True)])
+        wait_until(
+            lambda: (
+                [
+                    (each.queue, FederationRefused.code in each.error)
+                    for each in report.read_outgoing(path)
+                ]
+                == [(theirs, True)]
+            )
+        )
         assert here.values(theirs) == []
         outbox.subscribe([f"{word}.x"], into=theirs)
         wait_until(lambda: "may not push" in report.read_status(path).error)
         assert [each.kind for each in report.read_incoming(path)] == ["subscribe"]
 
 
-def test_peers_do_not_reach_each_others_senders(tmp_path: Path, redis_url: str, here: Place, fresh: Fresh) -> None:
-    """One who knew the sender of another, and sent a high number in its name, would make its messages look like repetitions."""
-    queue, shown, keys = fresh("orders"), {name: secrets.token_hex(16) for name in ("a", "b")}, tmp_path / "secrets.toml"
+def test_peers_do_not_reach_each_others_senders(
+    tmp_path: Path, redis_url: str, here: Place, fresh: Fresh
+) -> None:
+    """One who knew the sender of another, and sent a high number in its name, would make its
+    messages look like repetitions.
+    """
+    queue, shown, keys = (
+        fresh("orders"),
+        {name: secrets.token_hex(16) for name in ("a", "b")},
+        tmp_path / "secrets.toml",
+    )
     keys.touch(mode=0o600)
-    keys.write_text("".join(f'[{name}]\nsecret = "{secret}"\nwrite = ["*"]\n' for name, secret in shown.items()))
+    keys.write_text(
+        "".join(f'[{name}]\nsecret = "{secret}"\nwrite = ["*"]\n' for name, secret in shown.items())
+    )
     with Bus.sync(redis_url) as bus:
         bus.queue(queue).attach()
     with site(redis_url, Keyring.load(keys)) as there:
         for name, number in (("a", 1000), ("b", 1), ("b", 1)):
             store = FederationBulkStore(there.address(shown[name]))
             assert store.push_from(queue, "same", [number], [name.encode()]) == (1, 0)
-            for sender, given in (("a:b", (2,)), ("", (2,)), ("same", (0,)), ("same", (3, 3)), ("same", (2, 3, 4)), ("same", ())):
+            for sender, given in (
+                ("a:b", (2,)),
+                ("", (2,)),
+                ("same", (0,)),
+                ("same", (3, 3)),
+                ("same", (2, 3, 4)),
+                ("same", ()),
+            ):
                 with pytest.raises(BusError, match="expected"):
-                    store._link.call("push_from", queue, sender, given, values=[b"x", b"y"][: max(1, len(given))])
+                    store._link.call(
+                        "push_from", queue, sender, given, values=[b"x", b"y"][: max(1, len(given))]
+                    )
             store.close()
     assert here.values(queue) == [b"a", b"b"]
 
 
-def test_a_message_that_the_server_is_too_small_for_holds_up_its_own_queue_only(path: Path, redis_url: str, here: Place, fresh: Fresh) -> None:
+def test_a_message_that_the_server_is_too_small_for_holds_up_its_own_queue_only(
+    path: Path, redis_url: str, here: Place, fresh: Fresh
+) -> None:
     large, small = fresh("large"), fresh("small")
-    with site(redis_url, limits=PeerLimits(message_bytes=200_000)) as there, SyncOutbox(path, there.url, federate_secret=BULK_SECRET) as outbox:
+    with (
+        site(redis_url, limits=PeerLimits(message_bytes=200_000)) as there,
+        SyncOutbox(path, there.url, federate_secret=BULK_SECRET) as outbox,
+    ):
         outbox.push(large, b"1")
         outbox.push(large, b"x" * 300_000)
         outbox.push(large, b"3")
         outbox.push(small, *[b"x" * 900] * 500)
         wait_until(lambda: len(here.values(small)) == 500)
-        wait_until(lambda: [(each.queue, "300000 bytes is over what" in each.error) for each in report.read_outgoing(path)] == [(large, True)])
+        wait_until(
+            lambda: (
+                [
+                    (each.queue, "300000 bytes is over what" in each.error)
+                    for each in report.read_outgoing(path)
+                ]
+                == [(large, True)]
+            )
+        )
         assert here.values(large) == [b"1"]
 
 
-def test_a_server_that_is_not_there_or_knows_another_secret_is_waited_for(path: Path, bulk: Site, here: Place, fresh: Fresh) -> None:
+def test_a_server_that_is_not_there_or_knows_another_secret_is_waited_for(
+    path: Path, bulk: Site, here: Place, fresh: Fresh
+) -> None:
     queue = fresh("orders")
     with SyncOutbox(path, bulk.url, federate_secret="another") as outbox:
         outbox.push(queue, 1)
@@ -146,9 +204,13 @@ def test_a_server_that_is_not_there_or_knows_another_secret_is_waited_for(path: 
 
 
 @pytest.mark.peer
-def test_through_a_server_of_npm_busmq_with_the_subscriptions_of_the_outbox(path: Path, npm_federation: str, here: Place, fresh: Fresh) -> None:
+def test_through_a_server_of_npm_busmq_with_the_subscriptions_of_the_outbox(
+    path: Path, npm_federation: str, here: Place, fresh: Fresh
+) -> None:
     queue, word, into, binary = fresh("orders"), fresh("k"), fresh("into"), fresh("binary")
-    with SyncOutbox(path, npm_federation, federate_secret=SECRET, federate_secret_in_url=True) as outbox:
+    with SyncOutbox(
+        path, npm_federation, federate_secret=SECRET, federate_secret_in_url=True
+    ) as outbox:
         outbox.push(queue, *range(300))
         outbox.subscribe([f"{word}.*"], into=into)
         outbox.publish([f"{word}.signup"], 1)

@@ -52,7 +52,9 @@ def other_name(path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_a_second_process_is_refused_through_any_name_of_the_file(path: Path, here: Place, fresh: Fresh, kind: str) -> None:
+def test_a_second_process_is_refused_through_any_name_of_the_file(
+    path: Path, here: Place, fresh: Fresh, kind: str
+) -> None:
     queue = fresh("orders")
     with Program(path, here.words, queue) as program:
         program.wait("open")
@@ -65,7 +67,9 @@ def test_a_second_process_is_refused_through_any_name_of_the_file(path: Path, he
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_a_second_outbox_of_this_process_is_refused_and_the_first_goes_on(path: Path, here: Place, fresh: Fresh, kind: str) -> None:
+def test_a_second_outbox_of_this_process_is_refused_and_the_first_goes_on(
+    path: Path, here: Place, fresh: Fresh, kind: str
+) -> None:
     """The refused one must not close a descriptor of the file: SQLite's locks would go with it."""
     queue = fresh("orders")
     with here.outbox(path) as outbox:
@@ -73,15 +77,22 @@ def test_a_second_outbox_of_this_process_is_refused_and_the_first_goes_on(path: 
         with pytest.raises(OutboxBusy) as busy, here.outbox(other_name(path, kind)):
             pass
         assert busy.value.details["pid"] == os.getpid()
-        looked = "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0, isolation_level=None).execute('PRAGMA locking_mode=EXCLUSIVE')"
+        looked = (
+            "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0,"
+            " isolation_level=None).execute('PRAGMA locking_mode=EXCLUSIVE')"
+        )
         subprocess.run([sys.executable, "-c", looked, path], check=True)
         outbox.push(queue, 2)
         drain(outbox)
     assert here.values(queue) == numbered(2)
 
 
-def test_a_symlink_is_its_target_for_the_log_and_for_who_looks(path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
-    """A process is killed; what it had stored is in the log, which is beside the file and not beside the link."""
+def test_a_symlink_is_its_target_for_the_log_and_for_who_looks(
+    path: Path, here: Place, nowhere: str, fresh: Fresh
+) -> None:
+    """A process is killed; what it had stored is in the log, which is beside the file and not
+    beside the link.
+    """
     queue, link = fresh("orders"), path.with_name("link.db")
     link.symlink_to(path)
     with Program(link, nowhere, queue) as program:
@@ -93,7 +104,9 @@ def test_a_symlink_is_its_target_for_the_log_and_for_who_looks(path: Path, here:
     with here.outbox(path) as outbox:
         drain(outbox)
     assert numbers(here.values(queue)) == [1, 2, 3]
-    assert sorted(each.name for each in path.parent.iterdir() if each.name.startswith("link")) == ["link.db"]
+    assert sorted(each.name for each in path.parent.iterdir() if each.name.startswith("link")) == [
+        "link.db"
+    ]
 
 
 def test_a_symlink_whose_target_is_not_there_yet_makes_it(path: Path, nowhere: str) -> None:
@@ -133,7 +146,9 @@ def test_a_file_with_a_second_hard_link_is_not_opened(path: Path, nowhere: str) 
         assert outbox.push("q", 1).number == 2
 
 
-def test_a_file_that_is_open_is_not_read_by_a_name_without_its_log(path: Path, nowhere: str) -> None:
+def test_a_file_that_is_open_is_not_read_by_a_name_without_its_log(
+    path: Path, nowhere: str
+) -> None:
     """It would show an old state."""
     with Program(path, nowhere, "q") as program:
         program.wait("open")
@@ -144,7 +159,9 @@ def test_a_file_that_is_open_is_not_read_by_a_name_without_its_log(path: Path, n
         assert report.read_status(path).outgoing == 3
 
 
-def test_a_killed_process_leaves_a_log_that_has_to_come_along(tmp_path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
+def test_a_killed_process_leaves_a_log_that_has_to_come_along(
+    tmp_path: Path, here: Place, nowhere: str, fresh: Fresh
+) -> None:
     queue, path, moved = fresh("orders"), tmp_path / "outbox.db", tmp_path / "moved.db"
     with Program(path, nowhere, queue) as program:
         program.wait("open")
@@ -161,8 +178,12 @@ def test_a_killed_process_leaves_a_log_that_has_to_come_along(tmp_path: Path, he
 
 @pytest.mark.parametrize("what", ["file", "log", "folder", "replaced"])
 @pytest.mark.parametrize("done", ["moved", "deleted"])
-def test_while_the_file_is_not_where_it_was_opened_nothing_is_accepted(tmp_path: Path, here: Place, fresh: Fresh, what: str, done: str) -> None:
-    """What was returned for is forwarded all the same, and the outbox goes on when the file is back."""
+def test_while_the_file_is_not_where_it_was_opened_nothing_is_accepted(
+    tmp_path: Path, here: Place, fresh: Fresh, what: str, done: str
+) -> None:
+    """What was returned for is forwarded all the same, and the outbox goes on when the file is
+    back.
+    """
     queue, folder = fresh("orders"), tmp_path / "folder"
     folder.mkdir()
     path = folder / "outbox.db"
@@ -186,7 +207,9 @@ def test_while_the_file_is_not_where_it_was_opened_nothing_is_accepted(tmp_path:
             assert here.values(queue) == numbered(3)
 
 
-def test_a_copy_is_an_outbox_of_its_own(path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
+def test_a_copy_is_an_outbox_of_its_own(
+    path: Path, here: Place, nowhere: str, fresh: Fresh
+) -> None:
     queue, copy = fresh("orders"), path.with_name("copy.db")
     with SyncOutbox(path, nowhere) as outbox:
         outbox.push(queue, 1, 2)
@@ -207,7 +230,10 @@ def test_a_file_on_another_mount_of_its_folder_is_refused_too(tmp_path: Path, no
     path = folder / "outbox.db"
     with SyncOutbox(path, nowhere):
         binds = [(folder, mounted), (path, file)]
-        if any(subprocess.run(["mount", "--bind", *pair], capture_output=True, check=False).returncode for pair in binds):
+        if any(
+            subprocess.run(["mount", "--bind", *pair], capture_output=True, check=False).returncode
+            for pair in binds
+        ):
             pytest.skip("mounting needs root")
         try:
             for name in (mounted / "outbox.db", file):
@@ -232,7 +258,9 @@ def test_what_is_no_file_is_refused_with_one_error(tmp_path: Path, nowhere: str,
 
 
 @pytest.mark.parametrize("errno_", ["ENOLCK", "EOPNOTSUPP", "ENOSYS"])
-def test_a_file_system_without_locks_is_refused(path: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch, errno_: str) -> None:
+def test_a_file_system_without_locks_is_refused(
+    path: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch, errno_: str
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(getattr(errno, errno_), "as of an NFS server without a lock daemon")
 
@@ -241,17 +269,21 @@ def test_a_file_system_without_locks_is_refused(path: Path, nowhere: str, monkey
         pass
 
 
-# -- files that two processes had open, as an older version allowed ---------------------------------------------------------------------------
+# -- files that two processes had open, as an older version allowed --------------------------------
 
 
 def lose_senders(path: Path) -> None:
-    """As a second process did that opened the file while nothing waited in it: the first one's opening was forgotten."""
+    """As a second process did that opened the file while nothing waited in it: the first one's
+    opening was forgotten.
+    """
     with sqlite3.connect(path) as other:
         other.execute("DELETE FROM opening")
     other.close()
 
 
-def test_messages_whose_opening_was_forgotten_are_forwarded(path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
+def test_messages_whose_opening_was_forgotten_are_forwarded(
+    path: Path, here: Place, nowhere: str, fresh: Fresh
+) -> None:
     queue, others = fresh("orders"), fresh("others")
     with SyncOutbox(path, nowhere) as outbox:
         outbox.push(queue, *numbered(20))
@@ -266,7 +298,9 @@ def test_messages_whose_opening_was_forgotten_are_forwarded(path: Path, here: Pl
     assert here.values(others) == numbered(5, 0)
 
 
-def test_messages_whose_opening_was_forgotten_while_it_is_open_are_forwarded(path: Path, here: Place, fresh: Fresh) -> None:
+def test_messages_whose_opening_was_forgotten_while_it_is_open_are_forwarded(
+    path: Path, here: Place, fresh: Fresh
+) -> None:
     queue = fresh("orders")
     with here.outbox(path) as outbox:
         outbox.push(queue, 1)

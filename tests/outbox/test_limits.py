@@ -1,4 +1,6 @@
-"""Limits of the process and of the disk: forwarding goes on and makes room, and the outbox takes again."""
+"""Limits of the process and of the disk: forwarding goes on and makes room, and the outbox takes
+again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def server() -> Iterator[EmbeddedRedis]:
         yield made
 
 
-@pytest.mark.parametrize(("limit", "size"), [(400_000, 50), (400_000, 20_000), (2_000_000, 3_000), (20_000_000, 200_000)])
+@pytest.mark.parametrize(
+    ("limit", "size"), [(400_000, 50), (400_000, 20_000), (2_000_000, 3_000), (20_000_000, 200_000)]
+)
 def test_under_a_limit_of_the_file_size_it_fills_forwards_and_takes_again(
     server: EmbeddedRedis, path: Path, fresh: Fresh, limit: int, size: int
 ) -> None:
@@ -55,7 +59,9 @@ def test_under_a_limit_of_the_file_size_it_fills_forwards_and_takes_again(
     assert numbers(there.values(queue)) == [*range(1, last + 1)]
 
 
-def test_a_full_outbox_that_is_killed_under_its_limit_is_opened_under_it_again(server: EmbeddedRedis, path: Path, fresh: Fresh) -> None:
+def test_a_full_outbox_that_is_killed_under_its_limit_is_opened_under_it_again(
+    server: EmbeddedRedis, path: Path, fresh: Fresh
+) -> None:
     queue, there = fresh("orders"), Place({"url": server.url})
     more = {"BUSMQ_TEST_FILE_SIZE": "600000"}
     server.kill()
@@ -73,7 +79,9 @@ def test_a_full_outbox_that_is_killed_under_its_limit_is_opened_under_it_again(s
     assert numbers(there.values(queue)) == [*range(1, last + 6)]
 
 
-def test_a_limit_below_what_the_file_has_refuses_pushes_names_itself_and_lets_messages_go(server: EmbeddedRedis, path: Path, fresh: Fresh) -> None:
+def test_a_limit_below_what_the_file_has_refuses_pushes_names_itself_and_lets_messages_go(
+    server: EmbeddedRedis, path: Path, fresh: Fresh
+) -> None:
     queue, there = fresh("orders"), Place({"url": server.url})
     server.kill()
     with Program(path, server.url, queue) as program:

@@ -1,4 +1,6 @@
-"""The page for programs of resolute names calls and commands that exist. Its programs run in tests/test_docs.py."""
+"""The page for programs of resolute names calls and commands that exist. Its programs run in
+tests/test_docs.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from busmq_spark.cli_app import app
 from busmq_spark.outbox.outbox import Outbox, SyncOutbox
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrate-resolute.md"
-ROWS = [line.strip("|").split("|") for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+ROWS = [
+    line.strip("|").split("|")
+    for line in PAGE.read_text("utf-8").splitlines()
+    if line.startswith("| ")
+]
 OURS = "\n".join("|".join(row[1:]) for row in ROWS)
 CALLS = sorted(set(re.findall(r"(?<![\w.])(outbox|bus|group)\.(\w+)\(", OURS)))
 COMMANDS = sorted(set(re.findall(r"`busmq ((?:[a-z]+ ?)+)", OURS)))

@@ -1,4 +1,6 @@
-"""The store against a model: whatever is called, routed, sent and confirmed in whichever order, each queue is sent what is for it, once, in order."""
+"""The store against a model: whatever is called, routed, sent and confirmed in whichever order,
+each queue is sent what is for it, once, in order.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("push"), st.sampled_from(QUEUES), st.integers(1, 4)),
         st.tuples(st.just("send"), st.sampled_from(QUEUES), st.integers(1, 2)),
-        st.tuples(st.just("publish"), st.lists(st.sampled_from(QUEUES), max_size=3), st.integers(1, 3)),
+        st.tuples(
+            st.just("publish"), st.lists(st.sampled_from(QUEUES), max_size=3), st.integers(1, 3)
+        ),
         st.tuples(st.just("route"), st.integers(1, 3), st.just(0)),
         st.tuples(st.just("forward"), st.sampled_from(QUEUES), st.integers(1, 5)),
         st.tuples(st.just("reopen"), st.just(0), st.just(0)),
@@ -54,12 +58,24 @@ class Modelled:
         if hasattr(self, "connection"):
             self.connection.close()
         self.connection = schema.create_or_open(self.path)
-        self.do(lambda: setattr(self, "opening", sql.begin_opening(self.connection, f"sender {self.made}")))
+        self.do(
+            lambda: setattr(
+                self, "opening", sql.begin_opening(self.connection, f"sender {self.made}")
+            )
+        )
 
     def push(self, queue: str, count: int, kind: OutboxEntryKind = OutboxEntryKind.PUSH) -> None:
         values = self.values(count)
         self.expected[queue] += values
-        self.do(lambda: sql.store_messages(self.connection, self.opening, kind, sql.find_or_add_destination(self.connection, queue), values))
+        self.do(
+            lambda: sql.store_messages(
+                self.connection,
+                self.opening,
+                kind,
+                sql.find_or_add_destination(self.connection, queue),
+                values,
+            )
+        )
 
     def send(self, queue: str, count: int) -> None:
         self.push(queue, count, OutboxEntryKind.SEND)
@@ -74,10 +90,16 @@ class Modelled:
 
     def route(self, most: int, _: int) -> None:
         for each in sql.unrouted_entries(self.connection, most):
-            self.do(lambda each=each: sql.route_event(self.connection, each.id, self.events.pop(each.id)))
+            self.do(
+                lambda each=each: sql.route_event(
+                    self.connection, each.id, self.events.pop(each.id)
+                )
+            )
 
     def forward(self, queue: str, most: int) -> bool:
-        [to] = [each for each in sql.waiting_destinations(self.connection) if each.queue == queue] or [None]
+        [to] = [
+            each for each in sql.waiting_destinations(self.connection) if each.queue == queue
+        ] or [None]
         chunk = to and sql.next_chunk(self.connection, to, 0, most, 6)
         if not to or not chunk:
             return False
@@ -89,7 +111,9 @@ class Modelled:
 
 
 @given(steps=STEPS)
-def test_each_queue_is_sent_what_is_for_it_once_and_in_order(steps: list[tuple[str, object, int]]) -> None:
+def test_each_queue_is_sent_what_is_for_it_once_and_in_order(
+    steps: list[tuple[str, object, int]],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = Modelled(Path(folder) / "outbox.db")
         for name, first, second in steps:
@@ -118,14 +142,27 @@ def test_a_chunk_has_messages_of_one_sender_and_commands_apart(path: Path) -> No
     while (chunk := sql.next_chunk(model.connection, to, behind, 100, 1000)) is not None:
         found.append((chunk.sender, chunk.commands, len(chunk.values)))
         behind = chunk.numbers[-1]
-    assert found == [("sender 0", False, 2), ("sender 0", True, 2), ("sender 0", False, 1), ("sender 5", False, 2)]
+    assert found == [
+        ("sender 0", False, 2),
+        ("sender 0", True, 2),
+        ("sender 0", False, 1),
+        ("sender 5", False, 2),
+    ]
     model.connection.close()
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"), [("ss", [(True, 2)]), ("pp", [(False, 2)]), ("pps", [(False, 2), (True, 1)]), ("sp", [(True, 1), (False, 1)])]
+    ("steps", "expected"),
+    [
+        ("ss", [(True, 2)]),
+        ("pp", [(False, 2)]),
+        ("pps", [(False, 2), (True, 1)]),
+        ("sp", [(True, 1), (False, 1)]),
+    ],
 )
-def test_a_chunk_of_one_opening_has_commands_or_none(path: Path, steps: str, expected: list[tuple[bool, int]]) -> None:
+def test_a_chunk_of_one_opening_has_commands_or_none(
+    path: Path, steps: str, expected: list[tuple[bool, int]]
+) -> None:
     model = Modelled(path)
     for step in steps:
         (model.send if step == "s" else model.push)("a", 1)
@@ -143,7 +180,11 @@ def test_a_chunk_keeps_to_its_bytes_but_for_one_message(path: Path, size: int) -
     model = Modelled(path)
     model.do(
         lambda: sql.store_messages(
-            model.connection, model.opening, OutboxEntryKind.PUSH, sql.find_or_add_destination(model.connection, "a"), [b"x" * size] * 3
+            model.connection,
+            model.opening,
+            OutboxEntryKind.PUSH,
+            sql.find_or_add_destination(model.connection, "a"),
+            [b"x" * size] * 3,
         )
     )
     [to] = sql.waiting_destinations(model.connection)

@@ -1,4 +1,6 @@
-"""When a forwarder rests: behind all that waited, never before it, and never longer than its outbox is open."""
+"""When a forwarder rests: behind all that waited, never before it, and never longer than its outbox
+is open.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ from tests.support import PATIENCE_S, lasting_port, wait_until
 
 pytestmark = pytest.mark.redis
 CLOSED_S = 60.0
-"""Far more than closing takes on a machine with much other work, and less than the rest of that test."""
+"""Far more than closing takes on a machine with much other work, and less than the rest of that
+test.
+"""
 
 
 class Rests:
-    """Rests of a forwarder that are as long as it is told, and whether it went to wait for work without one behind what it had sent."""
+    """Rests of a forwarder that are as long as it is told, and whether it went to wait for work
+    without one behind what it had sent.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._awaited, self._sent, self._missed = 0, 0, False, False
@@ -49,10 +55,14 @@ class Rests:
         """Until the next one begins."""
         self._awaited += 1
         wait_until(lambda: self._begun >= self._awaited or self._missed, what="a rest begins")
-        assert not self._missed, "the forwarder has sent something, and waits for work without a rest"
+        assert not self._missed, (
+            "the forwarder has sent something, and waits for work without a rest"
+        )
 
 
-def test_what_comes_while_the_forwarder_rests_goes_together(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_while_the_forwarder_rests_goes_together(
+    path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue, rests, sent, push = fresh("orders"), Rests(monkeypatch), [], RedisOutboxTarget.push
 
     def noted(target: RedisOutboxTarget, queue: str, chunk: sql.OutboxChunk) -> tuple[int, int]:
@@ -72,7 +82,9 @@ def test_what_comes_while_the_forwarder_rests_goes_together(path: Path, here: Pl
     assert sent == [1, 3, 5]
 
 
-def test_nothing_rests_before_all_is_sent(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_rests_before_all_is_sent(
+    path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Here it goes in many chunks: commands apart from messages, and large messages apart."""
     queue = fresh("orders")
     with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
@@ -103,13 +115,23 @@ def test_nothing_rests_between_the_routing_of_an_event_and_its_sending(
         drain(outbox)
 
 
-def test_an_outbox_that_is_closed_does_not_wait_for_a_rest(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outbox_that_is_closed_does_not_wait_for_a_rest(
+    path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(forwarder, "PAUSE_BETWEEN_TURNS_S", 100 * PATIENCE_S)
     queue = fresh("orders")
     with here.outbox(path) as outbox:
         outbox.push(queue, 1)
         wait_until(lambda: here.values(queue) == [b"1"])
-        closing = threading.Thread(target=outbox.__exit__, args=(None, None, None), daemon=True)  # a rest that keeps the lock would hold it up
+        closing = threading.Thread(
+            target=outbox.__exit__, args=(None, None, None), daemon=True
+        )  # a rest that keeps the lock would hold it up
         closing.start()
-        wait_until(lambda: not closing.is_alive(), CLOSED_S, "an outbox is closed while its forwarder rests")
-    assert not any(each._thread.is_alive() for each in outbox._engine._forwarders), "the forwarder rests on behind the end of its outbox"
+        wait_until(
+            lambda: not closing.is_alive(),
+            CLOSED_S,
+            "an outbox is closed while its forwarder rests",
+        )
+    assert not any(each._thread.is_alive() for each in outbox._engine._forwarders), (
+        "the forwarder rests on behind the end of its outbox"
+    )

@@ -1,4 +1,6 @@
-"""The file of an outbox: one process at a time, errors that say what is wrong, and nothing lost that was returned for when the disk is full."""
+"""The file of an outbox: one process at a time, errors that say what is wrong, and nothing lost
+that was returned for when the disk is full.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,20 @@ def nowhere() -> str:
     return f"redis://127.0.0.1:{lasting_port()}"
 
 
-# -- one process ------------------------------------------------------------------------------------------------------------------------------
+# -- one process -----------------------------------------------------------------------------------
 
 
-def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_gone_however(path: Path, nowhere: str) -> None:
+def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_gone_however(
+    path: Path, nowhere: str
+) -> None:
     with Program(path, nowhere, "q") as program:
         program.wait("open")
         with pytest.raises(OutboxBusy) as busy, SyncOutbox(path, nowhere):
             pass
-        assert (busy.value.details["pid"], busy.value.details["host"]) == (program.pid, socket.gethostname())
+        assert (busy.value.details["pid"], busy.value.details["host"]) == (
+            program.pid,
+            socket.gethostname(),
+        )
         with pytest.raises(OutboxBusy):
             lock.clear_dead_owner(path)
         program.do("push", 3)
@@ -54,7 +61,9 @@ def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_gone_h
     assert lock.read_owner(path) is None
 
 
-def test_a_second_outbox_of_this_process_is_refused_too_and_one_that_was_closed_is_not(path: Path, nowhere: str) -> None:
+def test_a_second_outbox_of_this_process_is_refused_too_and_one_that_was_closed_is_not(
+    path: Path, nowhere: str
+) -> None:
     with SyncOutbox(path, nowhere), pytest.raises(OutboxBusy) as busy, SyncOutbox(path, nowhere):
         pass
     assert busy.value.details["pid"] == os.getpid()
@@ -62,7 +71,9 @@ def test_a_second_outbox_of_this_process_is_refused_too_and_one_that_was_closed_
         pass
 
 
-def test_a_process_that_was_forked_from_the_owner_does_not_keep_the_lock(path: Path, nowhere: str) -> None:
+def test_a_process_that_was_forked_from_the_owner_does_not_keep_the_lock(
+    path: Path, nowhere: str
+) -> None:
     outbox = SyncOutbox(path, nowhere)
     outbox.__enter__()
     ours, its = os.pipe()
@@ -89,7 +100,7 @@ def test_what_a_dead_owner_left_is_removed_by_unlock(path: Path, nowhere: str) -
     assert lock.read_owner(path) is None
 
 
-# -- files that will not do -------------------------------------------------------------------------------------------------------------------
+# -- files that will not do ------------------------------------------------------------------------
 
 
 def opens(path: Path, nowhere: str) -> str:
@@ -131,7 +142,9 @@ def test_a_store_of_another_version_says_which(path: Path, nowhere: str) -> None
         report.read_status(path)
 
 
-def test_a_damaged_store_is_an_error_for_who_asks_and_the_forwarder_goes_on_trying(path: Path, nowhere: str) -> None:
+def test_a_damaged_store_is_an_error_for_who_asks_and_the_forwarder_goes_on_trying(
+    path: Path, nowhere: str
+) -> None:
     with SyncOutbox(path, nowhere) as outbox:
         outbox.push("q", *[b"x" * 3000] * 100)
     with path.open("r+b") as file:
@@ -142,7 +155,9 @@ def test_a_damaged_store_is_an_error_for_who_asks_and_the_forwarder_goes_on_tryi
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_a_folder_or_file_that_may_not_be_written_to(tmp_path: Path, nowhere: str, what: str) -> None:
+def test_a_folder_or_file_that_may_not_be_written_to(
+    tmp_path: Path, nowhere: str, what: str
+) -> None:
     """As a user whom rights bind, which root is not."""
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -175,7 +190,9 @@ def as_another(tmp_path: Path, call: str) -> str:
         "except OutboxUnusable as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert not done.returncode, done.stderr
     return done.stdout
 
@@ -198,13 +215,19 @@ def test_who_may_not_read_a_store_is_told_so(tmp_path: Path, nowhere: str, what:
 def test_messages_are_for_the_eyes_of_their_user_only(path: Path, nowhere: str) -> None:
     with SyncOutbox(path, nowhere) as outbox:
         outbox.push("q", 1)
-        assert {each.name: oct(each.stat().st_mode & 0o777) for each in path.parent.iterdir()} == dict.fromkeys(
+        assert {
+            each.name: oct(each.stat().st_mode & 0o777) for each in path.parent.iterdir()
+        } == dict.fromkeys(
             [f"outbox.db{end}" for end in ("", "-wal", "-shm", ".lock", ".reserve")], "0o600"
         )
 
 
-def test_who_looks_whether_a_store_is_open_keeps_nobody_from_opening_it(path: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look takes the lock, for a moment: here for as long as the opener needs to find it taken."""
+def test_who_looks_whether_a_store_is_open_keeps_nobody_from_opening_it(
+    path: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look takes the lock, for a moment: here for as long as the opener needs to find it
+    taken.
+    """
     monkeypatch.setattr(lock, "LOCK_TIMEOUT_S", PATIENCE_S)
     looking = os.open(lock.lock_path(path), os.O_RDWR | os.O_CREAT)
     fcntl.flock(looking, fcntl.LOCK_EX)
@@ -234,10 +257,12 @@ def test_a_store_whose_maker_died_before_it_was_done_is_made(path: Path, nowhere
         assert outbox.push("q", 1).number == 1
 
 
-# -- full disks -------------------------------------------------------------------------------------------------------------------------------
+# -- full disks ------------------------------------------------------------------------------------
 
 
-def test_on_a_full_disk_what_was_returned_for_stays_and_the_rest_is_refused(path: Path, nowhere: str, here: Place, fresh: Fresh) -> None:
+def test_on_a_full_disk_what_was_returned_for_stays_and_the_rest_is_refused(
+    path: Path, nowhere: str, here: Place, fresh: Fresh
+) -> None:
     """The kernel lets the file grow no further; then it does."""
     queue = fresh("orders")
     with Program(path, nowhere, queue) as program:
@@ -257,10 +282,14 @@ def test_on_a_full_disk_what_was_returned_for_stays_and_the_rest_is_refused(path
     assert numbers(here.values(queue)) == [*range(1, last + 1)]
 
 
-def test_on_a_full_file_system_forwarding_makes_room(tmp_path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
+def test_on_a_full_file_system_forwarding_makes_room(
+    tmp_path: Path, here: Place, nowhere: str, fresh: Fresh
+) -> None:
     queue, disk, path = fresh("orders"), tmp_path / "disk", tmp_path / "disk" / "outbox.db"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], capture_output=True, check=False
+    ).returncode:
         pytest.skip("mounting a small file system needs root")
     try:
         kept = 0
@@ -284,10 +313,12 @@ def test_on_a_full_file_system_forwarding_makes_room(tmp_path: Path, here: Place
         subprocess.run(["umount", "-l", disk], check=True)
 
 
-# -- the writer -------------------------------------------------------------------------------------------------------------------------------
+# -- the writer ------------------------------------------------------------------------------------
 
 
-def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_alone(path: Path) -> None:
+def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_alone(
+    path: Path,
+) -> None:
     connection = schema.create_or_open(path)
     said: list[str] = []
     connection.set_trace_callback(said.append)
@@ -309,13 +340,21 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
         else:
             futures.append(
                 writer.submit(
-                    lambda c, n=n: sql.store_messages(c, opening, sql.OutboxEntryKind.PUSH, sql.find_or_add_destination(c, "q"), [b"%d" % n])
+                    lambda c, n=n: sql.store_messages(
+                        c,
+                        opening,
+                        sql.OutboxEntryKind.PUSH,
+                        sql.find_or_add_destination(c, "q"),
+                        [b"%d" % n],
+                    )
                 )
             )
     with pytest.raises(ZeroDivisionError):
         futures[7].result()
     assert [future.result() for n, future in enumerate(futures) if n != 7] == [*range(1, 20)]
-    assert said.count("COMMIT") == 1 + 19  # what held it; the others together, and since one of them failed, one by one
+    assert (
+        said.count("COMMIT") == 1 + 19
+    )  # what held it; the others together, and since one of them failed, one by one
     said.clear()
     held(40)
     for _ in range(20):
@@ -327,7 +366,9 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
         writer.submit(sql.is_empty)
 
 
-def test_many_threads_lose_nothing_and_keep_their_own_order(opened: SyncOutbox, here: Place, fresh: Fresh) -> None:
+def test_many_threads_lose_nothing_and_keep_their_own_order(
+    opened: SyncOutbox, here: Place, fresh: Fresh
+) -> None:
     queue = fresh("orders")
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda t: [opened.push(queue, f"{t} {n}") for n in range(50)], range(16)))

@@ -1,4 +1,6 @@
-"""Who writes to a store: the caller or the thread, what goes together, and what signals, forks and loops that end leave behind."""
+"""Who writes to a store: the caller or the thread, what goes together, and what signals, forks and
+loops that end leave behind.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Store:
         )
 
     def stored(self) -> int:
-        return self.writer.write(lambda c: int(c.execute("SELECT count(*) FROM entry").fetchone()[0]))
+        return self.writer.write(
+            lambda c: int(c.execute("SELECT count(*) FROM entry").fetchone()[0])
+        )
 
     @contextmanager
     def held(self) -> Iterator[GroupCommitFuture[None]]:
@@ -73,10 +77,12 @@ def store(path: Path) -> Iterator[Store]:
     made.writer.close()
 
 
-# -- threads ----------------------------------------------------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------
 
 
-def test_a_call_alone_is_written_in_its_own_thread_and_one_beside_others_together_with_them(store: Store) -> None:
+def test_a_call_alone_is_written_in_its_own_thread_and_one_beside_others_together_with_them(
+    store: Store,
+) -> None:
     here = threading.get_ident()
     assert store.writer.write(lambda _: threading.get_ident()) == here
     assert store.writer.submit(lambda _: threading.get_ident()).result() != here
@@ -104,7 +110,9 @@ class Unnoticed:
         return False
 
 
-def test_while_the_thread_waits_for_its_turn_a_caller_does_not_go_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_thread_waits_for_its_turn_a_caller_does_not_go_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else one that calls again and again would keep all others waiting."""
     monkeypatch.setattr(store.writer, "_writing", Unnoticed(store.writer._writing))
     begun, over = threading.Event(), threading.Event()
@@ -120,7 +128,9 @@ def test_while_the_thread_waits_for_its_turn_a_caller_does_not_go_first(store: S
         assert (second.result(), third.result()) == (1, 2)
 
 
-def test_what_is_called_behind_the_end_says_so_and_what_was_called_before_is_written(path: Path) -> None:
+def test_what_is_called_behind_the_end_says_so_and_what_was_called_before_is_written(
+    path: Path,
+) -> None:
     store, ended = Store(path), threading.Event()
     with store.held():
         asked = [store.writer.submit(store.append) for _ in range(3)]
@@ -136,10 +146,12 @@ def test_what_is_called_behind_the_end_says_so_and_what_was_called_before_is_wri
         store.writer.write(store.append)
 
 
-# -- signals ----------------------------------------------------------------------------------------------------------------------------------
+# -- signals ---------------------------------------------------------------------------------------
 
 
-def test_what_is_interrupted_before_its_commit_is_not_stored_and_the_next_call_is(store: Store) -> None:
+def test_what_is_interrupted_before_its_commit_is_not_stored_and_the_next_call_is(
+    store: Store,
+) -> None:
     def interrupted(connection: Any) -> None:
         store.append(connection)
         raise Interrupted
@@ -151,7 +163,9 @@ def test_what_is_interrupted_before_its_commit_is_not_stored_and_the_next_call_i
     assert store.stored() == 1
 
 
-def test_what_an_interrupted_call_left_open_is_rolled_back_by_the_next_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_interrupted_call_left_open_is_rolled_back_by_the_next_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second signal came while the first one's transaction was rolled back."""
 
     def interrupted(connection: Any) -> None:
@@ -167,7 +181,9 @@ def test_what_an_interrupted_call_left_open_is_rolled_back_by_the_next_one(store
     assert store.stored() == 1
 
 
-def test_what_is_interrupted_behind_its_commit_is_forwarded(opened: SyncOutbox, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_interrupted_behind_its_commit_is_forwarded(
+    opened: SyncOutbox, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue, together = fresh("orders"), SqliteGroupCommitWriter._run_in_one_transaction
 
     def interrupted(*arguments: Any, **named: Any) -> Any:
@@ -186,9 +202,14 @@ def test_what_is_interrupted_behind_its_commit_is_forwarded(opened: SyncOutbox, 
 def test_signal_handlers_that_raise_at_any_moment_lose_and_double_nothing(
     opened: SyncOutbox, here: Place, fresh: Fresh, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A handler that raises while a weak reference is being cleared raises nowhere: Python reports it by this hook.
+    # A handler that raises while a weak reference is being cleared raises nowhere: Python reports
+    # it by this hook.
     report_as_before = sys.unraisablehook
-    monkeypatch.setattr(sys, "unraisablehook", lambda found: None if found.exc_type is Interrupted else report_as_before(found))
+    monkeypatch.setattr(
+        sys,
+        "unraisablehook",
+        lambda found: None if found.exc_type is Interrupted else report_as_before(found),
+    )
     queue, chance, main = fresh("orders"), Random(seed), threading.get_ident()
     armed, over, kept, caught, n, count = threading.Event(), threading.Event(), [], [], 0, 400
 
@@ -233,10 +254,12 @@ def test_a_handler_that_calls_the_outbox_which_it_has_interrupted_is_told_so(sto
     assert store.writer.write(store.append) == 1
 
 
-# -- forks ------------------------------------------------------------------------------------------------------------------------------------
+# -- forks -----------------------------------------------------------------------------------------
 
 
-def test_a_process_that_was_forked_from_the_owner_cannot_use_the_outbox_and_does_it_no_harm(opened: SyncOutbox, here: Place, fresh: Fresh) -> None:
+def test_a_process_that_was_forked_from_the_owner_cannot_use_the_outbox_and_does_it_no_harm(
+    opened: SyncOutbox, here: Place, fresh: Fresh
+) -> None:
     queue = fresh("orders")
     opened.push(queue, 1)
     child = os.fork()
@@ -254,14 +277,18 @@ def test_a_process_that_was_forked_from_the_owner_cannot_use_the_outbox_and_does
     assert here.values(queue) == [b"1", b"3"]
 
 
-# -- loops ------------------------------------------------------------------------------------------------------------------------------------
+# -- loops -----------------------------------------------------------------------------------------
 
 
-def test_calls_that_are_written_together_wake_their_loop_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_are_written_together_wake_their_loop_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def calls() -> int:
         loop, woken = asyncio.get_running_loop(), []
         wake = loop.call_soon_threadsafe
-        monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *about: (woken.append(about), wake(*about)))
+        monkeypatch.setattr(
+            loop, "call_soon_threadsafe", lambda *about: (woken.append(about), wake(*about))
+        )
         with store.held():
             futures = [store.writer.submit_async(store.append) for _ in range(50)]
             failing = store.writer.submit_async(lambda _: 1 / 0)
@@ -280,7 +307,10 @@ def test_calls_that_are_written_together_wake_their_loop_once(store: Store, monk
 def test_a_call_that_is_cancelled_before_it_is_begun_is_not_stored(store: Store) -> None:
     async def calls() -> None:
         with store.held():
-            first, second = store.writer.submit_async(store.append), store.writer.submit_async(store.append)
+            first, second = (
+                store.writer.submit_async(store.append),
+                store.writer.submit_async(store.append),
+            )
             first.cancel()
         assert await second == 1
 
@@ -301,7 +331,9 @@ def test_a_call_that_is_cancelled_while_it_is_written_disturbs_no_other(store: S
     asyncio.run(calls())
 
 
-def test_a_loop_that_ends_before_its_calls_are_written_leaves_them_to_be_written(store: Store) -> None:
+def test_a_loop_that_ends_before_its_calls_are_written_leaves_them_to_be_written(
+    store: Store,
+) -> None:
     async def call() -> None:
         store.writer.submit_async(store.append)
 
@@ -311,15 +343,19 @@ def test_a_loop_that_ends_before_its_calls_are_written_leaves_them_to_be_written
     assert store.writer.submit(store.append).result() == 2
 
 
-# -- the forwarder ----------------------------------------------------------------------------------------------------------------------------
+# -- the forwarder ---------------------------------------------------------------------------------
 
 
-def test_calls_for_a_queue_whose_server_is_away_do_not_wake_the_forwarder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_for_a_queue_whose_server_is_away_do_not_wake_the_forwarder(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It looks there when its pause is over, so that calls need not share the processor with it."""
     turns: list[object] = []
     turn = forwarder.OutboxForwarder._run_turn
     monkeypatch.setattr(forwarder, "RETRY_PAUSES_S", (600.0, 600.0))
-    monkeypatch.setattr(forwarder.OutboxForwarder, "_run_turn", lambda its: (turns.append(its), turn(its))[1])
+    monkeypatch.setattr(
+        forwarder.OutboxForwarder, "_run_turn", lambda its: (turns.append(its), turn(its))[1]
+    )
     with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
         outbox.push("q", 0)
         outbox.publish(["k"], 0)

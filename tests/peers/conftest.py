@@ -54,7 +54,9 @@ def node(npm: None, layout: str, place: dict[str, Any]) -> Iterator[Peer]:
 
 @pytest.fixture(scope="module")
 def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
-    """A federation server of npm's that the tests of a file share; a test that kills one starts its own."""
+    """A federation server of npm's that the tests of a file share; a test that kills one starts its
+    own.
+    """
     made = Npm(redis_url, QUERIES_SECRET)
     yield made
     assert made.peer.call("federateSockets") is not None, "it lives"
@@ -65,7 +67,9 @@ def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
 @pytest.fixture
 def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     """Streaming queries on it, with pauses short enough for a test."""
-    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
+    monkeypatch.setattr(
+        store_caller, "ANSWER_BUDGET_S", PATIENCE_S
+    )  # a busy machine does not make it look away
     monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.02, 0.1))
     monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.5)
     monkeypatch.setattr(polling, "LINK_POLL_S", 0.02)

@@ -23,14 +23,18 @@ FOLDER = Path(__file__).parent
 def missing() -> str:
     """What is missing to run the peer, and how to get it; empty when nothing is."""
     if shutil.which("node") is None:
-        return "npm busmq needs Node.js 18 or newer with npm: install them, then run `make test` again"
+        return (
+            "npm busmq needs Node.js 18 or newer with npm: install them, then run `make test` again"
+        )
     if not (FOLDER / "node_modules" / "busmq").is_dir():
         return "npm busmq is not installed: run tests/peers/install.sh"
     return ""
 
 
 def need(reason: str) -> None:
-    """Without what a test needs it skips on a person's machine, where nothing can be asked of anybody, and fails in CI, where nothing skips."""
+    """Without what a test needs it skips on a person's machine, where nothing can be asked of
+    anybody, and fails in CI, where nothing skips.
+    """
     if not reason:
         return
     if os.environ.get("CI") == "true":
@@ -43,14 +47,20 @@ class PeerError(Exception):
 
 
 class Peer:
-    """One Node process with one bus. Calls wait for their result; messages are kept per queue, in the order they came."""
+    """One Node process with one bus. Calls wait for their result; messages are kept per queue, in
+    the order they came.
+    """
 
     def __init__(self, urls: list[str], **options: Any) -> None:
         """``options`` go to Bus.create: ``layout``, ``driver`` …"""
         # What it says when it ends by itself, in a file: nothing would read a pipe.
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  # closed by kill
+        # Closed by kill
+        # Closed by kill
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._said}
-        self._process = subprocess.Popen(["node", "peer.js"], cwd=FOLDER, **pipes, text=True, encoding="utf-8")
+        self._process = subprocess.Popen(
+            ["node", "peer.js"], cwd=FOLDER, **pipes, text=True, encoding="utf-8"
+        )
         self._results: queue.Queue[dict[str, Any]] = queue.Queue()
         self._messages: dict[str, queue.Queue[tuple[int, str]]] = {}
         self._events: dict[tuple[str, str], queue.Queue[list[Any]]] = {}
@@ -63,7 +73,12 @@ class Peer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.kill()
 
     # What it can do
@@ -124,7 +139,9 @@ class Peer:
         return [self._messages[name].get(timeout=PATIENCE_S) for _ in range(many)]
 
     def received_nothing_more(self, name: str) -> bool:
-        """As far as it has said up to now: call something that goes the same way first, or :meth:`count`."""
+        """As far as it has said up to now: call something that goes the same way first, or
+        :meth:`count`.
+        """
         return self._messages[name].empty()
 
     def kill(self) -> None:
@@ -141,11 +158,15 @@ class Peer:
                 continue  # what it had not read yet
 
     def call(self, op: str, **arguments: Any) -> Any:
-        """Any operation of peer.js and its ``ops_*.js``; the result when Node says it is done. Raises PeerError."""
+        """Any operation of peer.js and its ``ops_*.js``; the result when Node says it is done.
+        Raises PeerError.
+        """
         return self._call(op, **arguments)
 
     def event(self, thing: str, kind: str) -> list[Any]:
-        """The arguments of the next event of this kind of an object that ``ops_*.js`` made; waits for it."""
+        """The arguments of the next event of this kind of an object that ``ops_*.js`` made; waits
+        for it.
+        """
         return self._events_of(thing, kind).get(timeout=PATIENCE_S)
 
     def no_event(self, thing: str, kind: str) -> bool:
@@ -155,7 +176,9 @@ class Peer:
     # How
 
     def _events_of(self, thing: str, kind: str) -> queue.Queue[list[Any]]:
-        """One for the thread that reads and the one that waits: of a defaultdict each may get its own, and the event is never seen."""
+        """One for the thread that reads and the one that waits: of a defaultdict each may get its
+        own, and the event is never seen.
+        """
         return self._events.setdefault((thing, kind), queue.Queue())
 
     def _call(self, op: str, **arguments: Any) -> Any:

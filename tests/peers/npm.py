@@ -22,10 +22,14 @@ class Npm:
 
     def start(self) -> None:
         self.peer = Peer([self.redis_url])
-        self.port = self.peer.call("federateServe", urls=[self.redis_url], path="/bus", secret=self.secret, port=self.port)
+        self.port = self.peer.call(
+            "federateServe", urls=[self.redis_url], path="/bus", secret=self.secret, port=self.port
+        )
 
     def drop(self) -> None:
-        """Cut the connections of clients; a client that looks for a server that was restarted may have none for a while."""
+        """Cut the connections of clients; a client that looks for a server that was restarted may
+        have none for a while.
+        """
         wait_until(lambda: self.peer.call("federateDrop") > 0, what="a client has a connection")
 
     def restart(self) -> None:
@@ -35,7 +39,11 @@ class Npm:
     @asynccontextmanager
     async def bus(self, secret: str = SECRET, **settings: Any) -> AsyncIterator[tuple[Bus, Bus]]:
         """A client's bus without Redis, and one on the server's Redis."""
-        far = {"federate": f"http://127.0.0.1:{self.port}/bus", "federate_secret": secret, "federate_secret_in_url": True}
+        far = {
+            "federate": f"http://127.0.0.1:{self.port}/bus",
+            "federate_secret": secret,
+            "federate_secret_in_url": True,
+        }
         async with Bus(**{**far, **settings}) as bus, Bus(self.redis_url) as home:
             yield bus, home
         assert self.peer.call("federateSockets") is not None, "it lives"

@@ -1,4 +1,6 @@
-"""Streaming queries on the queues of a federation server of npm busmq, and those queues as its Redis has them. Spark itself is played."""
+"""Streaming queries on the queues of a federation server of npm busmq, and those queues as its
+Redis has them. Spark itself is played.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,23 @@ class Queries:
         self.redis = SyncLink(parse(server.redis_url)[0])
 
     def query(self, queue: str, **options: str) -> Engine:
-        where = {"federation.url": f"dc=ws://127.0.0.1:{self.port}/bus", "federation.secret": SECRET, "federation.secretInUrl": "true"}
+        where = {
+            "federation.url": f"dc=ws://127.0.0.1:{self.port}/bus",
+            "federation.secret": SECRET,
+            "federation.secretInUrl": "true",
+        }
         named = {} if "subscribePattern" in options else {"subscribe": queue}
-        self.made.append(Engine({**where, **named, **options}, schema=LINKED, homes={"dc": self.server.redis_url}))
+        self.made.append(
+            Engine(
+                {**where, **named, **options}, schema=LINKED, homes={"dc": self.server.redis_url}
+            )
+        )
         return self.made[-1]
 
     def restart(self, query: Engine, **options: str) -> None:
-        """A new driver on the same checkpoint. The old one is taken for dead, though its process lives on."""
+        """A new driver on the same checkpoint. The old one is taken for dead, though its process
+        lives on.
+        """
         query.restart(**options)
         for queue in query.options["subscribe"].split(","):
             self("HDEL", QueueKeys(queue).metadata, READER_FIELD)
@@ -43,7 +55,9 @@ class Queries:
         """Push messages that say their ids."""
         if queue not in self.server.peer._messages:
             self.server.peer.attach(queue, ttl=600)
-        assert self.server.peer.push_all(queue, [f"{queue}:{i}" for i in range(first, last + 1)]) == list(range(first, last + 1))
+        assert self.server.peer.push_all(
+            queue, [f"{queue}:{i}" for i in range(first, last + 1)]
+        ) == list(range(first, last + 1))
 
     def take(self, queue: str, many: int) -> None:
         """Consume from Node, so that they are gone."""

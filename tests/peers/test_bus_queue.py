@@ -1,6 +1,8 @@
-"""The queues of the Python bus and of npm busmq 3.1.0, at the same time and both ways, in every layout in which the npm package works.
+"""The queues of the Python bus and of npm busmq 3.1.0, at the same time and both ways, in every
+layout in which the npm package works.
 
-In a cluster it loads each of its scripts on one arbitrary node only (protocol Q8): there it is given every script everywhere beforehand.
+In a cluster it loads each of its scripts on one arbitrary node only (protocol Q8): there it is
+given every script everywhere beforehand.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from tests.conftest import Fresh
 from tests.layouts import LAYOUTS, servers_of
 from tests.peers.node import FOLDER, Peer
 
-NPM = {"direct": {}, "three": {}, "sentinel": {"layout": "sentinels", "driver": "ioredis"}, "cluster": {"layout": "cluster", "driver": "ioredis"}}
+NPM = {
+    "direct": {},
+    "three": {},
+    "sentinel": {"layout": "sentinels", "driver": "ioredis"},
+    "cluster": {"layout": "cluster", "driver": "ioredis"},
+}
 TEXTS = ["plain", "", "héllo 世 😀", "line\nbreak\r\n\0 zero", "x" * 100_000]
 
 
@@ -44,7 +51,9 @@ def node(npm: None, request: pytest.FixtureRequest) -> Iterator[Side]:
     layout = request.param
     settings = servers_of(layout, request.getfixturevalue)
     with Peer(settings["url"].split(","), **NPM[layout]) as made:
-        for script in (FOLDER / "node_modules/busmq/lib/lua").glob("*.lua") if layout == "cluster" else ():
+        for script in (
+            (FOLDER / "node_modules/busmq/lib/lua").glob("*.lua") if layout == "cluster" else ()
+        ):
             for master in request.getfixturevalue("cluster_servers").masters:
                 master.command("SCRIPT", "LOAD", script.read_text("utf-8").strip())
         yield Side(made, settings)
@@ -93,13 +102,22 @@ async def test_what_we_push_node_consumes_as_it_comes(node: Side, fresh: Fresh) 
         await node("stop", name)
 
 
-async def test_reliable_consumers_hand_over_from_node_to_us_and_back(node: Side, fresh: Fresh) -> None:
+async def test_reliable_consumers_hand_over_from_node_to_us_and_back(
+    node: Side, fresh: Fresh
+) -> None:
     name = fresh()
     await node("attach", name)
     async with node.bus() as bus, bus.queue(name) as queue:
         await queue.push_many("abcdef")
         await node("consume", name, reliable=True)
-        assert ids([Message(id, b"") for id, _ in await node("received", name, 6)]) == [1, 2, 3, 4, 5, 6]
+        assert ids([Message(id, b"") for id, _ in await node("received", name, 6)]) == [
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+        ]
         await node("ack", name, 2)
         await node("stop", name)
         consumption = queue.consume(reliable=True)
@@ -139,7 +157,9 @@ async def test_metadata_ttl_and_end_are_shared(node: Side, fresh: Fresh) -> None
         assert not await node("exists", ours)
 
 
-async def test_discoverable_queues_are_announced_alike_and_received_by_the_other(node: Side, fresh: Fresh) -> None:
+async def test_discoverable_queues_are_announced_alike_and_received_by_the_other(
+    node: Side, fresh: Fresh
+) -> None:
     ours, theirs = fresh("disc-é"), fresh("disc")
     await asyncio.to_thread(node.peer.call, "pubsubSubscribe", name="bus:notifications")
     async with node.bus() as bus:
@@ -157,7 +177,9 @@ async def test_discoverable_queues_are_announced_alike_and_received_by_the_other
     await asyncio.to_thread(node.peer.call, "pubsubUnsubscribe", name="bus:notifications")
 
 
-async def test_node_reads_events_and_commands_as_text_and_pushes_beside_them(node: Side, fresh: Fresh) -> None:
+async def test_node_reads_events_and_commands_as_text_and_pushes_beside_them(
+    node: Side, fresh: Fresh
+) -> None:
     key, name = fresh("k"), fresh()
     async with node.bus() as bus:
         await bus.subscribe([key], into=name)

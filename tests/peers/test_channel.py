@@ -23,7 +23,9 @@ from tests.support import wait_until
 class NodeSide:
     """npm's channel, called without blocking our loop, which has to answer meanwhile."""
 
-    def __init__(self, peer: Peer, name: str, as_: str = "", roles: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, peer: Peer, name: str, as_: str = "", roles: tuple[str, str] | None = None
+    ) -> None:
         self.peer, self.name, self.as_ = peer, name, as_ or name
         self.roles = dict(zip(("local", "remote"), roles or (), strict=False))
 
@@ -87,7 +89,9 @@ async def test_both_see_each_other_and_talk_in_either_order_of_connecting(
         await node.sees("end")
 
 
-async def test_each_sees_the_other_leave_and_come_back(peer: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_each_sees_the_other_leave_and_come_back(
+    peer: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     async with both(peer, place, fresh()) as (bus, node):
         channel = bus.channel(node.name)
         seen = Seen(channel)
@@ -105,7 +109,9 @@ async def test_each_sees_the_other_leave_and_come_back(peer: Peer, place: dict[s
         await node.leave("disconnect")
         await seen.exactly("remote_disconnect")
         sent = await channel.send("you were away")
-        again = await NodeSide(peer, node.name, f"{node.name} again").made()  # a channel object of npm's swaps its roles when it listens again (Q9)
+        again = await NodeSide(
+            peer, node.name, f"{node.name} again"
+        ).made()  # a channel object of npm's swaps its roles when it listens again (Q9)
         await again.open("listen")
         await again.sees("remote:connect")
         assert await again.messages(1) == [(sent, "you were away")]
@@ -115,7 +121,9 @@ async def test_each_sees_the_other_leave_and_come_back(peer: Peer, place: dict[s
         assert not channel.connected
 
 
-async def test_sending_to_a_role_works_both_ways(peer: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_sending_to_a_role_works_both_ways(
+    peer: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     async with both(peer, place, fresh()) as (bus, node):
         assert await node.ask("channelSendTo", endpoint="server", message="from node") == 1
         channel = bus.channel(node.name, "server", "client")
@@ -129,7 +137,9 @@ async def test_sending_to_a_role_works_both_ways(peer: Peer, place: dict[str, An
         await client.leave("disconnect")
 
 
-async def test_a_killed_node_reader_is_followed_by_one_that_gets_the_rest_in_order(npm: None, redis_url: str, link: SyncLink, fresh: Fresh) -> None:
+async def test_a_killed_node_reader_is_followed_by_one_that_gets_the_rest_in_order(
+    npm: None, redis_url: str, link: SyncLink, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus, await bus.channel(name := fresh()).connect() as channel:
         with Peer([redis_url]) as killed:
             node = await NodeSide(killed, name).made()
@@ -140,7 +150,9 @@ async def test_a_killed_node_reader_is_followed_by_one_that_gets_the_rest_in_ord
             await node.ask("channelAck", last=3)
             keys = QueueKeys(channel_queue("remote", name))
             # npm does not tell when an ack is done (Q2).
-            await asyncio.to_thread(wait_until, lambda: link.execute(command("LLEN", keys.toack)) == 6, 20)
+            await asyncio.to_thread(
+                wait_until, lambda: link.execute(command("LLEN", keys.toack)) == 6, 20
+            )
             await asyncio.to_thread(killed.kill)
         await channel.send("late")
         with Peer([redis_url]) as second:
@@ -150,7 +162,9 @@ async def test_a_killed_node_reader_is_followed_by_one_that_gets_the_rest_in_ord
             await node.leave("disconnect")
 
 
-async def test_what_a_killed_node_has_sent_arrives_and_its_coming_back_acks_nothing(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_what_a_killed_node_has_sent_arrives_and_its_coming_back_acks_nothing(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
     async with Bus(redis_url) as bus:
         channel = bus.channel(name := fresh())
         await channel.listen(reliable=True)
@@ -206,7 +220,7 @@ async def test_max_leaves_the_same_rest_whoever_reads_first(
         await node.open("listen", max=2, reliable=reliable)
         assert await node.messages(1) == [(2, "a")]
         async with bus.queue(channel_queue("remote", node.name)) as queue:
-            while await queue.count() > 3:  # noqa: ASYNC110  npm does not say that it has ended
+            while await queue.count() > 3:  # noqa: ASYNC110  # npm does not say that it has ended
                 await asyncio.sleep(0.01)
         ours = bus.channel(node.name)
         await ours.listen(max=2, reliable=reliable, last=2 if reliable else 0)

@@ -1,4 +1,6 @@
-"""The clock where only npm clients push: a reader of ours notes when it sees their messages, so that a time finds the right id, to the second."""
+"""The clock where only npm clients push: a reader of ours notes when it sees their messages, so
+that a time finds the right id, to the second.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,20 @@ def keys(fresh: Fresh) -> QueueKeys:
 
 
 @pytest.fixture(params=["query", "query with timestamps", "consumer"])
-def reader(request: pytest.FixtureRequest, peer: Peer, redis_url: str, keys: QueueKeys) -> Iterator[Look]:
+def reader(
+    request: pytest.FixtureRequest, peer: Peer, redis_url: str, keys: QueueKeys
+) -> Iterator[Look]:
     """The only program of ours. Nothing that it does removes a message here."""
     peer.attach(keys.name, ttl=3600)
     with ExitStack() as stack:
         if request.param.startswith("query"):
-            options = {"redis.url": redis_url, "subscribe": keys.name, "ack": "none", "idlePollMs": "1", "failOnDataLoss": "false"}
+            options = {
+                "redis.url": redis_url,
+                "subscribe": keys.name,
+                "ack": "none",
+                "idlePollMs": "1",
+                "failOnDataLoss": "false",
+            }
             query = Engine(options)
             if "timestamps" in request.param:
                 query.reader._planning._timed = True
@@ -66,8 +76,12 @@ def seen(reader: Look, redis: Callable[..., Any], keys: QueueKeys, newest: int) 
     wait_until(is_noted, PATIENCE_S)
 
 
-def burst(peer: Peer, link: SyncLink, keys: QueueKeys, reader: Look, redis: Callable[..., Any], count: int) -> tuple[int, int, int]:
-    """Push from Node until the reader has seen it: the last id, and the times of the server before and after."""
+def burst(
+    peer: Peer, link: SyncLink, keys: QueueKeys, reader: Look, redis: Callable[..., Any], count: int
+) -> tuple[int, int, int]:
+    """Push from Node until the reader has seen it: the last id, and the times of the server before
+    and after.
+    """
     before = now_ms(link, keys)
     [*_, last] = peer.push_all(keys.name, [f"m{i}" for i in range(count)])
     seen(reader, redis, keys, last)
@@ -80,22 +94,38 @@ def test_ten_minutes_ago_finds_the_right_id_to_the_second(
     bursts = []
     for count in (3, 1, 5, 2):
         last, before, after = burst(peer, link, keys, reader, redis, count)
-        assert before <= noted(redis, keys)[-1].ms <= after, "it is the time at which the reader saw it, by the clock of the server"
-        bursts = [(id, first - 4 * MINUTE, until - 4 * MINUTE) for id, first, until in [*bursts, (last, before, after)]]
+        assert before <= noted(redis, keys)[-1].ms <= after, (
+            "it is the time at which the reader saw it, by the clock of the server"
+        )
+        bursts = [
+            (id, first - 4 * MINUTE, until - 4 * MINUTE)
+            for id, first, until in [*bursts, (last, before, after)]
+        ]
         pass_by(redis, keys, 4 * MINUTE)
     for (earlier, _, _), (last, before, after) in pairwise(bursts):
         assert link.run(times_of_ids.id_at(keys, before - SECOND)) == earlier
         assert link.run(times_of_ids.id_at(keys, after + SECOND)) == last
     with pytest.raises(TimeUnknown):
-        link.run(times_of_ids.id_at(keys, bursts[0][1] - SECOND))  # nobody had looked before, and the messages are still there
+        link.run(
+            times_of_ids.id_at(keys, bursts[0][1] - SECOND)
+        )  # nobody had looked before, and the messages are still there
     # The bursts came 16, 12, 8 and 4 minutes ago.
-    assert [link.run(times_of_ids.id_at(keys, -minutes * MINUTE)) for minutes in (10, 6, 2)] == [4, 9, 11]
+    assert [link.run(times_of_ids.id_at(keys, -minutes * MINUTE)) for minutes in (10, 6, 2)] == [
+        4,
+        9,
+        11,
+    ]
     at = next(each.ms for each in noted(redis, keys) if each.id == 4)
     second = at // SECOND * SECOND
-    assert [link.run(times_of_ids.id_at(keys, ms)) for ms in (second - 1, second, second + SECOND - 1, second + SECOND)] == [3, 3, 3, 4]
+    assert [
+        link.run(times_of_ids.id_at(keys, ms))
+        for ms in (second - 1, second, second + SECOND - 1, second + SECOND)
+    ] == [3, 3, 3, 4]
 
 
-def test_another_life_of_the_queue_has_its_own_times(peer: Peer, link: SyncLink, keys: QueueKeys, reader: Look, redis: Callable[..., Any]) -> None:
+def test_another_life_of_the_queue_has_its_own_times(
+    peer: Peer, link: SyncLink, keys: QueueKeys, reader: Look, redis: Callable[..., Any]
+) -> None:
     burst(peer, link, keys, reader, redis, 4)
     pass_by(redis, keys, 12 * MINUTE)
     burst(peer, link, keys, reader, redis, 2)
@@ -111,7 +141,9 @@ def test_another_life_of_the_queue_has_its_own_times(peer: Peer, link: SyncLink,
     assert [each.id for each in noted(redis, keys)][-2:] == [3, 4]
 
 
-def test_after_trims_what_is_left_is_found_as_before(peer: Peer, link: SyncLink, keys: QueueKeys, reader: Look, redis: Callable[..., Any]) -> None:
+def test_after_trims_what_is_left_is_found_as_before(
+    peer: Peer, link: SyncLink, keys: QueueKeys, reader: Look, redis: Callable[..., Any]
+) -> None:
     for count in (3, 3, 3):
         burst(peer, link, keys, reader, redis, count)
         pass_by(redis, keys, 8 * MINUTE)
@@ -121,6 +153,10 @@ def test_after_trims_what_is_left_is_found_as_before(peer: Peer, link: SyncLink,
     assert link.run(times_of_ids.id_at(keys, -60 * MINUTE)) <= 5, "all that is left came later"
     link.run(flows.trim(keys, 8))
     assert burst(peer, link, keys, reader, redis, 2)[0] == 11
-    assert next(each.id for each in noted(redis, keys)) >= 6, "times that no stored message needs are gone"
-    assert link.run(times_of_ids.id_at(keys, -10 * MINUTE)) <= 8, "message 9 is the first that came since then and is left"
+    assert next(each.id for each in noted(redis, keys)) >= 6, (
+        "times that no stored message needs are gone"
+    )
+    assert link.run(times_of_ids.id_at(keys, -10 * MINUTE)) <= 8, (
+        "message 9 is the first that came since then and is left"
+    )
     assert link.run(times_of_ids.id_at(keys, -MINUTE)) == 9

@@ -17,7 +17,14 @@ ROOT = Path(busmq_spark.__file__).parents[1]
 TABLE = (ROOT / "busmq_spark" / "bus" / "README.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## ([\w ]+)\n(.*?)(?=^## |\Z)", TABLE, re.MULTILINE | re.DOTALL))
 LIB = ROOT / "tests" / "peers" / "node_modules" / "busmq" / "lib"
-FILES = {"Bus": "bus", "Queue": "queue", "Channel": "channel", "Pubsub": "pubsub", "Persisted object": "persistify", "Service": "service"}
+FILES = {
+    "Bus": "bus",
+    "Queue": "queue",
+    "Channel": "channel",
+    "Pubsub": "pubsub",
+    "Persisted object": "persistify",
+    "Service": "service",
+}
 
 
 @dataclass
@@ -48,17 +55,28 @@ def offered(section: str) -> set[str]:
 
 @pytest.mark.peer
 @pytest.mark.parametrize("section", FILES)
-def test_every_method_and_event_of_the_npm_package_stands_in_the_table(npm: None, section: str) -> None:
+def test_every_method_and_event_of_the_npm_package_stands_in_the_table(
+    npm: None, section: str
+) -> None:
     found = offered(section)
     assert len(found) > 5
-    theirs = " ".join(line.split("|")[1] for line in SECTIONS[section].splitlines() if line.startswith("| "))
-    missing = {name for name in found if not re.search(rf"`[^`]*\b{re.escape(name)}\b[^`]*`", theirs)}
+    theirs = " ".join(
+        line.split("|")[1] for line in SECTIONS[section].splitlines() if line.startswith("| ")
+    )
+    missing = {
+        name for name in found if not re.search(rf"`[^`]*\b{re.escape(name)}\b[^`]*`", theirs)
+    }
     assert missing == set()
 
 
 def test_every_name_in_the_table_exists() -> None:
     known = things()
-    ours = [line.split("|")[2] for section in SECTIONS.values() for line in section.splitlines() if line.startswith("| ")]
+    ours = [
+        line.split("|")[2]
+        for section in SECTIONS.values()
+        for line in section.splitlines()
+        if line.startswith("| ")
+    ]
     named = re.findall(r"\b(bus|queue|channel|news|record|service)\.(\w+)", " ".join(ours))
     assert len(named) > 40
     assert [f"{kind}.{name}" for kind, name in named if not hasattr(known[kind], name)] == []
@@ -66,8 +84,17 @@ def test_every_name_in_the_table_exists() -> None:
 
 def test_every_test_named_in_the_table_exists() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TABLE)
-    rows = [line for section in SECTIONS.values() for line in section.splitlines() if line.startswith("| ") and not line.startswith("| npm")]
+    rows = [
+        line
+        for section in SECTIONS.values()
+        for line in section.splitlines()
+        if line.startswith("| ") and not line.startswith("| npm")
+    ]
     assert all("::test_" in row for row in rows)
     for path, test in named:
-        functions = {n.name for n in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+        functions = {
+            n.name
+            for n in ast.walk(ast.parse((ROOT / path).read_text("utf-8")))
+            if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
         assert test in functions, f"{path} has no {test}"

@@ -1,4 +1,6 @@
-"""Our client and a federation server of npm busmq 3.1.0, which dies of whatever it does not expect."""
+"""Our client and a federation server of npm busmq 3.1.0, which dies of whatever it does not
+expect.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,20 @@ async def when(thing: Any, event: str, trouble: Callable[[], None]) -> None:
         await happened.wait()
 
 
-async def test_an_attach_asks_npm_servers_for_nothing_that_old_ones_do_not_know(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_attach_asks_npm_servers_for_nothing_that_old_ones_do_not_know(
+    server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, call = list[str](), RemoteObjectConnection.call_for_result
     monkeypatch.setattr(
-        RemoteObjectConnection, "call_for_result", lambda remote, method, *args: (asked.append(method), call(remote, method, *args))[1]
+        RemoteObjectConnection,
+        "call_for_result",
+        lambda remote, method, *args: (asked.append(method), call(remote, method, *args))[1],
     )
-    async with server.bus() as (bus, home), home.queue(name := fresh()) as there, bus.federate(bus.queue(name)) as queue:
+    async with (
+        server.bus() as (bus, home),
+        home.queue(name := fresh()) as there,
+        bus.federate(bus.queue(name)) as queue,
+    ):
         assert await queue.push("x") == 1
         assert await there.count() == 1
     assert not {"maxsize", "find", "promisify"} & {*asked}
@@ -54,7 +64,13 @@ async def test_an_attach_asks_npm_servers_for_nothing_that_old_ones_do_not_know(
 async def test_a_queue_in_every_way_it_can_be_used(server: Npm, fresh: Fresh) -> None:
     async with server.bus() as (bus, home):
         queue, there = bus.federate(bus.queue(name := fresh())), home.queue(name)
-        assert (await queue.exists(), await queue.count(), await queue.metadata(), await queue.find(), await queue.ttl()) == (
+        assert (
+            await queue.exists(),
+            await queue.count(),
+            await queue.metadata(),
+            await queue.find(),
+            await queue.ttl(),
+        ) == (
             False,
             0,
             {},
@@ -63,11 +79,23 @@ async def test_a_queue_in_every_way_it_can_be_used(server: Npm, fresh: Fresh) ->
         )
         assert not await queue.attach(ttl_s=7, maxsize=5)
         assert await there.attach()
-        assert (queue.ttl_s, await queue.ttl(), await queue.maxsize(), await queue.find()) == (7, 7, 5, "local")
+        assert (queue.ttl_s, await queue.ttl(), await queue.maxsize(), await queue.find()) == (
+            7,
+            7,
+            5,
+            "local",
+        )
         assert await queue.push_many(["text", "é 😀 \0 ", {"a": [None]}, 4]) == [1, 2, 3, 4]
-        assert [message.value async for message in there.consume(max=2)] == [b"text", "é 😀 \0 ".encode()]
+        assert [message.value async for message in there.consume(max=2)] == [
+            b"text",
+            "é 😀 \0 ".encode(),
+        ]
         await there.push("x" * 200_000)
-        assert [len(message.value) async for message in queue.consume(reliable=True, max=3)] == [12, 1, 200_000]
+        assert [len(message.value) async for message in queue.consume(reliable=True, max=3)] == [
+            12,
+            1,
+            200_000,
+        ]
         await queue.ack(4)
         await queue.set_metadata({"owner": "me"})
         assert (await there.metadata())["owner"] == "me"
@@ -82,14 +110,24 @@ async def test_a_queue_in_every_way_it_can_be_used(server: Npm, fresh: Fresh) ->
         await queue.detach()
 
 
-async def test_a_queue_outlives_a_dropped_link_and_a_server_started_anew(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_outlives_a_dropped_link_and_a_server_started_anew(
+    server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
-    async with server.bus() as (bus, home), home.queue(name := fresh()) as there, bus.federate(bus.queue(name)) as queue:
+    async with (
+        server.bus() as (bus, home),
+        home.queue(name := fresh()) as there,
+        bus.federate(bus.queue(name)) as queue,
+    ):
         consumption = queue.consume(reliable=True)
         last = 0
         for trouble in (server.drop, server.restart, server.drop):
             await there.push_many("abc")
-            assert ids([await anext(consumption) for _ in range(3)]) == [last + 1, last + 2, last + 3]
+            assert ids([await anext(consumption) for _ in range(3)]) == [
+                last + 1,
+                last + 2,
+                last + 3,
+            ]
             await queue.ack(last + 2)
             await when(queue, "reconnected", trouble)
             assert (await anext(consumption)).id == last + 3  # was not acked
@@ -98,7 +136,9 @@ async def test_a_queue_outlives_a_dropped_link_and_a_server_started_anew(server:
             assert await queue.count() == 0
 
 
-async def test_an_ack_after_the_link_was_dropped_does_not_end_the_server(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ack_after_the_link_was_dropped_does_not_end_the_server(
+    server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with server.bus() as (bus, home), bus.federate(bus.queue(name := fresh())) as queue:
         await queue.push_many("abc")
@@ -109,9 +149,15 @@ async def test_an_ack_after_the_link_was_dropped_does_not_end_the_server(server:
             assert (await anext(there.consume(reliable=True))).id == 3
 
 
-async def test_pushes_under_way_while_the_link_drops_raise_or_are_stored(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pushes_under_way_while_the_link_drops_raise_or_are_stored(
+    server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
-    async with server.bus() as (bus, home), home.queue(name := fresh()) as there, bus.federate(bus.queue(name)) as queue:
+    async with (
+        server.bus() as (bus, home),
+        home.queue(name := fresh()) as there,
+        bus.federate(bus.queue(name)) as queue,
+    ):
         answered: list[int] = []
         number = 0
         for trouble in (server.drop, server.restart):
@@ -130,7 +176,9 @@ async def test_pushes_under_way_while_the_link_drops_raise_or_are_stored(server:
         assert {*answered} <= {*stored}
 
 
-async def test_a_channel_between_us_and_a_local_one(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_channel_between_us_and_a_local_one(
+    server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with server.bus() as (bus, home), home.channel(name := fresh()) as peer:
         seen: list[str] = []
@@ -150,7 +198,9 @@ async def test_a_channel_between_us_and_a_local_one(server: Npm, fresh: Fresh, m
         assert seen == ["remote_connect", "remote_disconnect", "remote_connect"]
 
 
-async def test_pubsub_and_persisted_object(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pubsub_and_persisted_object(
+    server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     async with server.bus() as (bus, home):
         async with bus.federate(bus.pubsub(name := fresh())) as news:
@@ -174,7 +224,11 @@ async def test_pubsub_and_persisted_object(server: Npm, fresh: Fresh, monkeypatc
 async def test_a_service_between_us_and_a_local_one(server: Npm, fresh: Fresh) -> None:
     async with server.bus() as (bus, home):
         name = fresh("svc")
-        async with bus.federate(bus.service(name)) as provider, home.service(name) as requester, bus.federate(bus.service(name)) as far:
+        async with (
+            bus.federate(bus.service(name)) as provider,
+            home.service(name) as requester,
+            bus.federate(bus.service(name)) as far,
+        ):
             await provider.serve(lambda data: [data, data])
             await requester.connect(timeout_ms=20_000)
             await far.connect(timeout_ms=20_000)
@@ -189,7 +243,9 @@ async def test_a_wrong_secret_is_refused(server: Npm, fresh: Fresh) -> None:
 
 
 @pytest.mark.slow
-async def test_redis_going_away_over_there_neither_ends_the_server_nor_us(npm: None, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_redis_going_away_over_there_neither_ends_the_server_nor_us(
+    npm: None, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
     with EmbeddedRedis(aof=True) as redis:
         server = Npm(redis.url)
@@ -205,9 +261,14 @@ async def test_redis_going_away_over_there_neither_ends_the_server_nor_us(npm: N
             server.peer.kill()
 
 
-async def test_messages_to_and_from_a_server_of_node_are_compressed(server: Npm, fresh: Fresh) -> None:
+async def test_messages_to_and_from_a_server_of_node_are_compressed(
+    server: Npm, fresh: Fresh
+) -> None:
     text = "a line that comes again and again\n" * 20_000
-    async with server.bus(federate_compression=True, federate_sockets=1) as (bus, home), home.queue(fresh()) as queue:
+    async with (
+        server.bus(federate_compression=True, federate_sockets=1) as (bus, home),
+        home.queue(fresh()) as queue,
+    ):
         async with bus.federate(bus.queue(queue.name)) as far:
             assert await far.push(text) == 1
             assert [message.text async for message in queue.consume(max=1)] == [text]

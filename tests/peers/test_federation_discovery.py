@@ -26,7 +26,9 @@ def elsewhere() -> Iterator[EmbeddedRedis]:
 
 async def federating(elsewhere: EmbeddedRedis, url: str) -> Peer:
     """An npm bus there that federates to ours, and receives its notifications."""
-    return await asyncio.to_thread(Peer, [elsewhere.url], federate={"urls": [url], "secret": SECRET, "poolSize": 1})
+    return await asyncio.to_thread(
+        Peer, [elsewhere.url], federate={"urls": [url], "secret": SECRET, "poolSize": 1}
+    )
 
 
 async def found(peer: Peer, name: str, source: str | None) -> None:
@@ -37,7 +39,9 @@ async def found(peer: Peer, name: str, source: str | None) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_an_npm_bus_finds_our_discoverable_queue_and_then_uses_it(npm: None, redis_url: str, elsewhere: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_an_npm_bus_finds_our_discoverable_queue_and_then_uses_it(
+    npm: None, redis_url: str, elsewhere: EmbeddedRedis, fresh: Fresh
+) -> None:
     async with serving(redis_url) as (bus, server):
         peer = await federating(elsewhere, server.url)
         try:
@@ -47,9 +51,17 @@ async def test_an_npm_bus_finds_our_discoverable_queue_and_then_uses_it(npm: Non
             await found(peer, shown.name, server.url)
             assert await asyncio.to_thread(peer.call, "find", queue=hidden.name) is None
             assert await asyncio.to_thread(peer.exists, shown.name)
-            await asyncio.to_thread(peer.call, "federate", **{"as": "q", "type": "queue", "args": [shown.name], "url": server.url})
-            await asyncio.to_thread(peer.call, "fedCall", **{"as": "q", "method": "attach", "args": [{}]})
-            assert await asyncio.to_thread(peer.call, "fedAsk", **{"as": "q", "method": "push", "args": ["from there"]}) == [None, 1]
+            await asyncio.to_thread(
+                peer.call,
+                "federate",
+                **{"as": "q", "type": "queue", "args": [shown.name], "url": server.url},
+            )
+            await asyncio.to_thread(
+                peer.call, "fedCall", **{"as": "q", "method": "attach", "args": [{}]}
+            )
+            assert await asyncio.to_thread(
+                peer.call, "fedAsk", **{"as": "q", "method": "push", "args": ["from there"]}
+            ) == [None, 1]
             assert (await anext(shown.consume())).text == "from there"
         finally:
             await asyncio.to_thread(peer.kill)
@@ -60,19 +72,35 @@ async def test_a_queue_that_a_federated_client_attaches_is_announced_to_others(
 ) -> None:
     async with serving(redis_url) as (_, server):
         peer = await federating(elsewhere, server.url)
-        other = await asyncio.to_thread(Peer, [], federate={"urls": [server.url], "secret": SECRET, "poolSize": 1})
+        other = await asyncio.to_thread(
+            Peer, [], federate={"urls": [server.url], "secret": SECRET, "poolSize": 1}
+        )
         try:
             name = fresh()
-            await asyncio.to_thread(other.call, "federate", **{"as": "q", "type": "queue", "args": [name], "url": server.url})
-            await asyncio.to_thread(other.call, "fedCall", **{"as": "q", "method": "attach", "args": [{"discoverable": True, "ttl": 6}]})
-            await found(peer, name, server.url)  # the first word may come before it listens; every touch says it again
-            assert await asyncio.to_thread(other.call, "fedAsk", **{"as": "q", "method": "find", "args": []}) == [None, "local"]
+            await asyncio.to_thread(
+                other.call,
+                "federate",
+                **{"as": "q", "type": "queue", "args": [name], "url": server.url},
+            )
+            await asyncio.to_thread(
+                other.call,
+                "fedCall",
+                **{"as": "q", "method": "attach", "args": [{"discoverable": True, "ttl": 6}]},
+            )
+            await found(
+                peer, name, server.url
+            )  # the first word may come before it listens; every touch says it again
+            assert await asyncio.to_thread(
+                other.call, "fedAsk", **{"as": "q", "method": "find", "args": []}
+            ) == [None, "local"]
         finally:
             await asyncio.to_thread(peer.kill)
             await asyncio.to_thread(other.kill)
 
 
-async def test_what_a_peer_may_not_use_it_does_not_hear_of(npm: None, redis_url: str, elsewhere: EmbeddedRedis, fresh: Fresh) -> None:
+async def test_what_a_peer_may_not_use_it_does_not_hear_of(
+    npm: None, redis_url: str, elsewhere: EmbeddedRedis, fresh: Fresh
+) -> None:
     keyring = Keyring({"peer": (SECRET, Grants.parse({"read": ["queue:mine-*"]}, "test"))})
     async with Bus(redis_url) as bus, FederationServer(bus, keyring) as server:
         peer = await federating(elsewhere, server.url)

@@ -21,7 +21,9 @@ SECRET = "correct-horse-battery"  # a test's
 
 
 class Client:
-    """A Node process that federates to one server; calls run in a thread, since the server is on our loop."""
+    """A Node process that federates to one server; calls run in a thread, since the server is on
+    our loop.
+    """
 
     def __init__(self, peer: Peer, url: str) -> None:
         self.peer, self.url = peer, url
@@ -49,7 +51,12 @@ class Client:
 
     async def queue(self, as_: str, name: str, **options: Any) -> None:
         """A queue that is attached and reports every event."""
-        await self.open(as_, "queue", name, events=("attached", "consuming", "message", "detached", "closed", "error"))
+        await self.open(
+            as_,
+            "queue",
+            name,
+            events=("attached", "consuming", "message", "detached", "closed", "error"),
+        )
         await self.call(as_, "attach", options)
         await self.event(as_, "attached")
 
@@ -60,7 +67,9 @@ Dial = Callable[..., AbstractAsyncContextManager[Client]]
 @asynccontextmanager
 async def dial(url: str, secret: str = SECRET, **federate: Any) -> AsyncIterator[Client]:
     """A Node client without Redis of its own."""
-    peer = await asyncio.to_thread(Peer, [], federate={"urls": [url], "secret": secret, "poolSize": 2, **federate})
+    peer = await asyncio.to_thread(
+        Peer, [], federate={"urls": [url], "secret": secret, "poolSize": 2, **federate}
+    )
     try:
         yield Client(peer, url)
         assert peer.errors == []
@@ -70,7 +79,10 @@ async def dial(url: str, secret: str = SECRET, **federate: Any) -> AsyncIterator
 
 @asynccontextmanager
 async def serving(redis_url: str, **settings: Any) -> AsyncIterator[tuple[Bus, FederationServer]]:
-    async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), **settings) as server:
+    async with (
+        Bus(redis_url) as bus,
+        FederationServer(bus, Keyring.single(SECRET), **settings) as server,
+    ):
         yield bus, server
 
 
@@ -106,29 +118,56 @@ async def test_a_queue_of_node_behind_our_server(npm: None, redis_url: str, fres
             assert await queue.push("more") == 5
 
 
-async def test_large_messages_and_strange_characters_come_through(npm: None, redis_url: str, fresh: Fresh) -> None:
-    texts = ["", "x" * 3_000, "y" * 100_000, "z" * 5_000_000, 'line1\nline2\u2028z\0\x1f"\\', "😀" * 10_000, "[Function]", '{"method":0}']
+async def test_large_messages_and_strange_characters_come_through(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
+    texts = [
+        "",
+        "x" * 3_000,
+        "y" * 100_000,
+        "z" * 5_000_000,
+        'line1\nline2\u2028z\0\x1f"\\',
+        "😀" * 10_000,
+        "[Function]",
+        '{"method":0}',
+    ]
     async with serving(redis_url) as (_, server), dial(server.url) as node:
         await node.queue("q", fresh())
         for id, text in enumerate(texts, 1):
             assert await node.ask("q", "push", text) == [None, id]
         await node.call("q", "consume", {})
-        assert [await node.event("q", "message") for _ in texts] == [[text, id] for id, text in enumerate(texts, 1)]
+        assert [await node.event("q", "message") for _ in texts] == [
+            [text, id] for id, text in enumerate(texts, 1)
+        ]
 
 
-async def test_node_reads_by_index_and_up_to_a_number_and_removes_nothing(npm: None, redis_url: str, fresh: Fresh) -> None:
-    async with serving(redis_url) as (bus, server), dial(server.url) as node, bus.queue(fresh()) as queue:
+async def test_node_reads_by_index_and_up_to_a_number_and_removes_nothing(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
+    async with (
+        serving(redis_url) as (bus, server),
+        dial(server.url) as node,
+        bus.queue(fresh()) as queue,
+    ):
         await queue.push_many(["a", "b", "c", b"\xff\xfe"])
         await node.queue("q", queue.name)
         await node.call("q", "consume", {"remove": False, "index": 1, "max": 3})
         # The protocol has no bytes: what is no UTF-8 arrives as npm's own server would send it.
-        assert [await node.event("q", "message") for _ in range(3)] == [["b", 2], ["c", 3], ["\ufffd\ufffd", 4]]
+        assert [await node.event("q", "message") for _ in range(3)] == [
+            ["b", 2],
+            ["c", 3],
+            ["\ufffd\ufffd", 4],
+        ]
         assert [await node.event("q", "consuming") for _ in range(2)] == [[True], [False]]
         assert await queue.count() == 4
 
 
 async def test_node_throttles_its_consumption(npm: None, redis_url: str, fresh: Fresh) -> None:
-    async with serving(redis_url) as (bus, server), dial(server.url) as node, bus.queue(fresh()) as queue:
+    async with (
+        serving(redis_url) as (bus, server),
+        dial(server.url) as node,
+        bus.queue(fresh()) as queue,
+    ):
         await node.queue("q", queue.name)
         await queue.push("first")
         await node.do("fedThrottled", **{"as": "q", "options": {"max": 3}})
@@ -141,9 +180,23 @@ async def test_node_throttles_its_consumption(npm: None, redis_url: str, fresh: 
             assert await node.event("q", "message") == [f"t{id}", id]
 
 
-async def test_two_channels_of_node_talk_through_our_server(npm: None, redis_url: str, fresh: Fresh) -> None:
-    events = ("connect", "disconnect", "remote:connect", "remote:disconnect", "message", "end", "error")
-    async with serving(redis_url) as (_, server), dial(server.url) as node, dial(server.url) as other:
+async def test_two_channels_of_node_talk_through_our_server(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
+    events = (
+        "connect",
+        "disconnect",
+        "remote:connect",
+        "remote:disconnect",
+        "message",
+        "end",
+        "error",
+    )
+    async with (
+        serving(redis_url) as (_, server),
+        dial(server.url) as node,
+        dial(server.url) as other,
+    ):
         name = fresh()
         await node.open("c", "channel", name, "client", "server", events=events)
         await other.open("s", "channel", name, "server", "client", events=events)
@@ -164,10 +217,14 @@ async def test_two_channels_of_node_talk_through_our_server(npm: None, redis_url
         await node.event("c", "disconnect")
 
 
-async def test_a_channel_of_node_ends_when_ours_does(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_a_channel_of_node_ends_when_ours_does(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
     async with serving(redis_url) as (bus, server), dial(server.url) as node:
         name = fresh()
-        await node.open("c", "channel", name, events=("connect", "remote:connect", "message", "end", "error"))
+        await node.open(
+            "c", "channel", name, events=("connect", "remote:connect", "message", "end", "error")
+        )
         await node.call("c", "connect")
         async with await bus.channel(name).listen() as channel:
             await node.event("c", "remote:connect")
@@ -180,7 +237,9 @@ async def test_a_channel_of_node_ends_when_ours_does(npm: None, redis_url: str, 
 async def test_a_pubsub_of_node_behind_our_server(npm: None, redis_url: str, fresh: Fresh) -> None:
     async with serving(redis_url) as (bus, server), dial(server.url) as node:
         name = fresh()
-        await node.open("p", "pubsub", name, events=("subscribed", "unsubscribed", "message", "error"))
+        await node.open(
+            "p", "pubsub", name, events=("subscribed", "unsubscribed", "message", "error")
+        )
         await node.call("p", "subscribe")
         await node.event("p", "subscribed")
         assert await node.ask("p", "publish", "one") == []
@@ -192,15 +251,28 @@ async def test_a_pubsub_of_node_behind_our_server(npm: None, redis_url: str, fre
         await node.event("p", "unsubscribed")
 
 
-async def test_a_persisted_object_of_node_behind_our_server(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_a_persisted_object_of_node_behind_our_server(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
     async with serving(redis_url) as (bus, server), dial(server.url) as node:
         name = fresh()
         for as_ in ("p1", "p2"):
-            await node.do("federate", **{"as": as_, "type": "persistify", "args": [name, {}, ["f1", "f2"]], "url": server.url})
+            await node.do(
+                "federate",
+                **{
+                    "as": as_,
+                    "type": "persistify",
+                    "args": [name, {}, ["f1", "f2"]],
+                    "url": server.url,
+                },
+            )
         await node.do("fedSet", **{"as": "p1", "values": {"f1": "v1", "f2": {"a": [1, None, "€"]}}})
         assert await node.ask("p1", "save") == [None, f"bus:persisted:{name}"]
         assert (await node.ask("p2", "load"))[:2] == [None, True]
-        assert await node.do("fedGet", **{"as": "p2", "names": ["f1", "f2"]}) == ["v1", {"a": [1, None, "€"]}]
+        assert await node.do("fedGet", **{"as": "p2", "names": ["f1", "f2"]}) == [
+            "v1",
+            {"a": [1, None, "€"]},
+        ]
         async with bus.persist(name) as record:
             assert dict(record) == {"f1": "v1", "f2": {"a": [1, None, "€"]}}
             record["f1"] = "changed here"
@@ -208,13 +280,17 @@ async def test_a_persisted_object_of_node_behind_our_server(npm: None, redis_url
         assert await node.do("fedGet", **{"as": "p2", "names": ["f1"]}) == ["changed here"]
 
 
-async def test_a_wrong_secret_is_reported_as_unauthorized(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_a_wrong_secret_is_reported_as_unauthorized(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
     async with serving(redis_url) as (_, server), dial(server.url, secret="wrong") as node:
         with pytest.raises(PeerError, match="unauthorized"):
             await node.open("q", "queue", fresh())
 
 
-async def test_the_pool_of_node_federates_its_notifications_first(npm: None, redis_url: str) -> None:
+async def test_the_pool_of_node_federates_its_notifications_first(
+    npm: None, redis_url: str
+) -> None:
     async with serving(redis_url) as (_, server):
         url = server.url
         async with dial(url) as node:
@@ -222,8 +298,15 @@ async def test_the_pool_of_node_federates_its_notifications_first(npm: None, red
             await until(lambda: server.metrics.text().count("busmq_federation_channels 2") == 1)
 
 
-async def test_two_node_clients_share_a_queue_and_each_message_goes_to_one(npm: None, redis_url: str, fresh: Fresh) -> None:
-    async with serving(redis_url) as (bus, server), dial(server.url) as one, dial(server.url) as two, bus.queue(fresh()) as queue:
+async def test_two_node_clients_share_a_queue_and_each_message_goes_to_one(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
+    async with (
+        serving(redis_url) as (bus, server),
+        dial(server.url) as one,
+        dial(server.url) as two,
+        bus.queue(fresh()) as queue,
+    ):
         for node in (one, two):
             await node.queue("q", queue.name)
             await node.call("q", "consume", {"max": 50})
@@ -235,11 +318,15 @@ async def test_two_node_clients_share_a_queue_and_each_message_goes_to_one(npm: 
         assert all(ids == sorted(ids) for ids in got)
 
 
-async def test_after_a_drop_node_comes_back_to_a_server_restarted_at_its_port(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_after_a_drop_node_comes_back_to_a_server_restarted_at_its_port(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
     name, port = fresh(), lasting_port()
     async with serving(redis_url, port=port) as (_, first):
         url = first.url
-        peer = await asyncio.to_thread(Peer, [], federate={"urls": [url], "secret": SECRET, "poolSize": 2, "replaceDelay": 100})
+        peer = await asyncio.to_thread(
+            Peer, [], federate={"urls": [url], "secret": SECRET, "poolSize": 2, "replaceDelay": 100}
+        )
         node = Client(peer, url)
         await node.queue("q", name, ttl=60)
         await node.call("q", "consume", {"reliable": True})
@@ -258,7 +345,9 @@ async def test_after_a_drop_node_comes_back_to_a_server_restarted_at_its_port(np
         await asyncio.to_thread(peer.kill)
 
 
-async def test_after_its_sockets_broke_node_goes_on_with_the_same_server(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_after_its_sockets_broke_node_goes_on_with_the_same_server(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
     async with serving(redis_url) as (_, server), dial(server.url) as node:
         await node.queue("q", fresh())
         await node.call("q", "consume", {"reliable": True})
@@ -271,12 +360,16 @@ async def test_after_its_sockets_broke_node_goes_on_with_the_same_server(npm: No
                 pass  # those before come again
 
 
-async def test_messages_of_node_and_for_node_are_compressed(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_messages_of_node_and_for_node_are_compressed(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
     text = "a line that comes again and again\n" * 20_000
     async with serving(redis_url, compression=True) as (bus, server), dial(server.url) as node:
         name = fresh()
         await node.queue("q", name, ttl=40)
-        assert all(socket.protocol.extensions for socket in server._socket_limiter.sockets), "Node asks for it"
+        assert all(socket.protocol.extensions for socket in server._socket_limiter.sockets), (
+            "Node asks for it"
+        )
         assert await node.ask("q", "push", text) == [None, 1]
         async with bus.queue(name) as queue:
             assert [message.text async for message in queue.consume(max=1)] == [text]

@@ -78,9 +78,16 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize(("trouble", "ack", "error"), LOSSES, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(
+    ("trouble", "ack", "error"), LOSSES, ids=lambda value: getattr(value, "__name__", str(value))
+)
 def test_a_loss_is_reported_as_far_as_the_wire_shows_it(
-    queries: Queries, fresh: Fresh, trouble: Callable[[Queries, str], None], ack: str, error: type[BusError], anew: bool
+    queries: Queries,
+    fresh: Fresh,
+    trouble: Callable[[Queries, str], None],
+    ack: str,
+    error: type[BusError],
+    anew: bool,
 ) -> None:
     queries.fill(queue := fresh(), 1, 10)
     query = queries.query(queue, ack=ack)
@@ -93,7 +100,9 @@ def test_a_loss_is_reported_as_far_as_the_wire_shows_it(
         settle(query, lambda: False)
 
 
-def test_another_message_with_the_last_id_that_was_read_is_seen_when_the_query_looks_again(queries: Queries, fresh: Fresh) -> None:
+def test_another_message_with_the_last_id_that_was_read_is_seen_when_the_query_looks_again(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 10)
     query = queries.query(queue, ack="none")
     assert gather(query, 10) == upto(10)
@@ -105,7 +114,9 @@ def test_another_message_with_the_last_id_that_was_read_is_seen_when_the_query_l
         query.step()
 
 
-def test_with_fail_on_data_loss_off_it_goes_on_from_what_is_stored(queries: Queries, fresh: Fresh) -> None:
+def test_with_fail_on_data_loss_off_it_goes_on_from_what_is_stored(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 10)
     query = queries.query(queue, failOnDataLoss="false")
     assert gather(query, 10) == upto(10)
@@ -118,7 +129,9 @@ def test_with_fail_on_data_loss_off_it_goes_on_from_what_is_stored(queries: Quer
     assert gather(query, 4) == [1, 2, 3, 4]
 
 
-def test_messages_that_go_while_a_planned_batch_is_read_are_a_loss_or_skipped(queries: Queries, fresh: Fresh) -> None:
+def test_messages_that_go_while_a_planned_batch_is_read_are_a_loss_or_skipped(
+    queries: Queries, fresh: Fresh
+) -> None:
     for strict in ("true", "false"):
         queries.fill(queue := fresh(), 1, 30)
         query = queries.query(queue, failOnDataLoss=strict, onUnavailable="fail")
@@ -131,7 +144,7 @@ def test_messages_that_go_while_a_planned_batch_is_read_are_a_loss_or_skipped(qu
             assert gather(query, 20) == upto(30, 11)
 
 
-def test_a_queue_that_is_closed_and_filled_anew_before_a_planned_batch_is_read_is_recognized_by_its_incarnation(
+def test_a_queue_that_is_filled_anew_before_a_planned_batch_is_read_is_recognized(
     queries: Queries, fresh: Fresh
 ) -> None:
     queries.fill(queue := fresh(), 1, 30)
@@ -143,13 +156,17 @@ def test_a_queue_that_is_closed_and_filled_anew_before_a_planned_batch_is_read_i
         query.step()
 
 
-def test_an_incarnation_that_ends_while_its_messages_are_read_is_reported(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incarnation_that_ends_while_its_messages_are_read_is_reported(
+    queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries.fill(queue := fresh(), 1, 30)
     query = queries.query(queue, onUnavailable="fail")
     assert query.step("planned") is None
     peek = RemoteNpmQueue.peek
 
-    async def peek_late(line: RemoteNpmQueue, position: int, most: int = 1) -> list[tuple[int, str]]:
+    async def peek_late(
+        line: RemoteNpmQueue, position: int, most: int = 1
+    ) -> list[tuple[int, str]]:
         if most > 1:
             monkeypatch.undo()
             recreated(queries, queue)
@@ -161,7 +178,9 @@ def test_an_incarnation_that_ends_while_its_messages_are_read_is_reported(querie
         query.step()
 
 
-def test_an_older_checkpoint_on_an_empty_queue_is_a_loss_since_the_ack_left_a_mark(queries: Queries, fresh: Fresh) -> None:
+def test_an_older_checkpoint_on_an_empty_queue_is_a_loss_since_the_ack_left_a_mark(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 10)
     query = queries.query(queue)
     assert gather(query, 10) == upto(10)
@@ -175,15 +194,21 @@ def test_an_older_checkpoint_on_an_empty_queue_is_a_loss_since_the_ack_left_a_ma
         query.step()
 
 
-def test_a_removal_that_was_cut_short_or_took_too_much_removes_nothing_that_was_not_read(queries: Queries, fresh: Fresh) -> None:
+def test_a_removal_that_was_cut_short_or_took_too_much_removes_nothing_that_was_not_read(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 20)
     query = queries.query(queue)
     assert gather(query, 20) == upto(20)
     queries.fill(queue, 21, 30)
-    queries.server.peer.consume(queue, reliable=True, max=25)  # as a removal would do that took 5 too many and died
+    queries.server.peer.consume(
+        queue, reliable=True, max=25
+    )  # as a removal would do that took 5 too many and died
     queries.server.peer.received(queue, 25)
     assert (queries.ids(queue, "toack"), queries.ids(queue)) == (upto(25), upto(30, 26))
-    store = FederationNpmStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
+    store = FederationNpmStore(
+        FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True)
+    )
     try:
         born = queries.fields(queue)["born"]
         assert store.ack({queue: Position(born, 20)}, "")[queue].status == "ok"
@@ -194,7 +219,9 @@ def test_a_removal_that_was_cut_short_or_took_too_much_removes_nothing_that_was_
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_what_a_removal_took_whose_reply_was_lost_is_put_back_before_it_counts_as_lost(queries: Queries, fresh: Fresh, planned: bool) -> None:
+def test_what_a_removal_took_whose_reply_was_lost_is_put_back_before_it_counts_as_lost(
+    queries: Queries, fresh: Fresh, planned: bool
+) -> None:
     queries.fill(queue := fresh(), 1, 20)
     query = queries.query(queue, onUnavailable="fail")
     assert gather(query, 20) == upto(20)
@@ -208,7 +235,9 @@ def test_what_a_removal_took_whose_reply_was_lost_is_put_back_before_it_counts_a
     assert queries.ids(queue, "toack") == []
 
 
-def test_a_query_that_removes_nothing_leaves_alone_what_a_reliable_consumer_holds(queries: Queries, fresh: Fresh) -> None:
+def test_a_query_that_removes_nothing_leaves_alone_what_a_reliable_consumer_holds(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 20)
     query = queries.query(queue, ack="none")
     assert gather(query, 20) == upto(20)
@@ -220,14 +249,21 @@ def test_a_query_that_removes_nothing_leaves_alone_what_a_reliable_consumer_hold
     assert queries.ids(queue, "toack") == upto(25)
 
 
-def test_a_look_behind_the_end_ends_there(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_behind_the_end_ends_there(
+    queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A consumption that finds nothing waits for pushes, without a word."""
     monkeypatch.setattr(remote_npm_queue, "ANSWER_TIMEOUT_S", 1000.0)
     queries.fill(queue := fresh(), 1, 10)
-    store = FederationNpmStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
+    store = FederationNpmStore(
+        FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True)
+    )
     try:
         born = store.attach([queue], QueueCreateOptions(allowed=False, ttl_s=600))[queue].born
-        read = [(rows.first, len(rows.values)) for rows in store.read(Range(queue, born, 1, 50), fail_on_data_loss=False)]
+        read = [
+            (rows.first, len(rows.values))
+            for rows in store.read(Range(queue, born, 1, 50), fail_on_data_loss=False)
+        ]
         assert read == [(1, 10)]
     finally:
         store.close()

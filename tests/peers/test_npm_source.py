@@ -1,4 +1,6 @@
-"""The streaming source and the sink over the federated queues of a server of npm busmq: no bulk protocol, only busmq's own wire."""
+"""The streaming source and the sink over the federated queues of a server of npm busmq: no bulk
+protocol, only busmq's own wire.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from tests.spark.links import LINKED
 from tests.support import wait_until
 
 
-def test_messages_come_in_order_go_on_from_the_checkpoint_and_leave_the_queue_when_their_batch_is_done(queries: Queries, fresh: Fresh) -> None:
+def test_messages_come_in_order_from_the_checkpoint_and_leave_when_their_batch_is_done(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 300)
     query = queries.query(queue)
     assert gather(query, 300) == upto(300)
@@ -50,7 +54,9 @@ def test_messages_come_in_order_go_on_from_the_checkpoint_and_leave_the_queue_wh
     settle(query, lambda: queries.ids(queue) == [] == queries.ids(queue, "toack"))
 
 
-def test_a_batch_that_was_planned_or_read_before_a_crash_is_the_same_after_it(queries: Queries, fresh: Fresh) -> None:
+def test_a_batch_that_was_planned_or_read_before_a_crash_is_the_same_after_it(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 20)
     query = queries.query(queue)
     assert query.step("planned") is None
@@ -62,7 +68,9 @@ def test_a_batch_that_was_planned_or_read_before_a_crash_is_the_same_after_it(qu
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_queue_that_is_empty_does_not_say_its_last_id_and_enters_with_its_next_message(queries: Queries, fresh: Fresh, starting: str) -> None:
+def test_a_queue_that_is_empty_does_not_say_its_last_id_and_enters_with_its_next_message(
+    queries: Queries, fresh: Fresh, starting: str
+) -> None:
     queries.fill(queue := fresh(), 1, 7)
     queries.take(queue, 7)
     query = queries.query(queue, startingOffsets=starting)
@@ -113,14 +121,23 @@ def test_several_queues_several_tasks_and_caps(queries: Queries, fresh: Fresh) -
     a, b = fresh("a"), fresh("b")
     for queue in (a, b):
         queries.fill(queue, 1, 100)
-    query = queries.query(f"{a},{b}", minPartitions="5", maxMessagesPerTrigger="60", maxBytesPerTrigger="2000", ack="none", onUnavailable="fail")
+    query = queries.query(
+        f"{a},{b}",
+        minPartitions="5",
+        maxMessagesPerTrigger="60",
+        maxBytesPerTrigger="2000",
+        ack="none",
+        onUnavailable="fail",
+    )
     rows = query.step() or []
     assert len(query.tasks) > 2
     assert 50 < len(rows) <= 60
     assert sum(len(row[2]) for row in rows) <= 2000
     while (more := query.step()) is not None:
         rows += more
-    assert sorted(row[:2] for row in rows) == sorted((queue, id) for queue in (a, b) for id in upto(100))
+    assert sorted(row[:2] for row in rows) == sorted(
+        (queue, id) for queue in (a, b) for id in upto(100)
+    )
     assert queries.ids(a) == upto(100)
 
 
@@ -139,7 +156,9 @@ def test_a_queue_lives_as_long_as_a_query_holds_it(queries: Queries, fresh: Fres
     wait_until(lambda: not queries("EXISTS", QueueKeys(queue).metadata))
 
 
-def test_a_second_query_is_refused_and_one_that_died_is_replaced(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_query_is_refused_and_one_that_died_is_replaced(
+    queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries.fill(queue := fresh(), 1, 3)
     first, second = queries.query(queue), queries.query(queue)
     assert gather(first, 3) == [1, 2, 3]
@@ -152,14 +171,21 @@ def test_a_second_query_is_refused_and_one_that_died_is_replaced(queries: Querie
 
 @pytest.mark.parametrize(
     ("options", "match"),
-    [({"subscribePattern": "a.*"}, "link 'dc': .*it cannot list its queues"), ({"subscription": "s"}, "link 'dc': .*it keeps no subscriptions")],
+    [
+        ({"subscribePattern": "a.*"}, "link 'dc': .*it cannot list its queues"),
+        ({"subscription": "s"}, "link 'dc': .*it keeps no subscriptions"),
+    ],
 )
-def test_what_the_wire_cannot_do_is_refused_with_the_reason(queries: Queries, fresh: Fresh, options: dict[str, str], match: str) -> None:
+def test_what_the_wire_cannot_do_is_refused_with_the_reason(
+    queries: Queries, fresh: Fresh, options: dict[str, str], match: str
+) -> None:
     with pytest.raises(ConfigError, match=match):
         queries.query(fresh(), **options).step()
 
 
-def test_links_that_are_cut_and_a_server_that_dies_lose_repeat_and_reorder_nothing(queries: Queries, fresh: Fresh, redis_url: str) -> None:
+def test_links_that_are_cut_and_a_server_that_dies_lose_repeat_and_reorder_nothing(
+    queries: Queries, fresh: Fresh, redis_url: str
+) -> None:
     server = Npm(redis_url, SECRET)
     own = Queries(server)
     try:
@@ -211,12 +237,20 @@ def test_a_list_with_holes_is_found_through(queries: Queries, fresh: Fresh) -> N
 
 
 def writer(queries: Queries, queue: str, **options: str) -> TaskWriter:
-    link = {"federation.url": f"dc=ws://127.0.0.1:{queries.port}/bus", "federation.secret": SECRET, "federation.secretInUrl": "true"}
+    link = {
+        "federation.url": f"dc=ws://127.0.0.1:{queries.port}/bus",
+        "federation.secret": SECRET,
+        "federation.secretInUrl": "true",
+    }
     where = {**link, "queue": queue}
-    return TaskWriter(parse(WriteOptions, {**where, **options}), SinkColumns("value", None, queue), new_token())
+    return TaskWriter(
+        parse(WriteOptions, {**where, **options}), SinkColumns("value", None, queue), new_token()
+    )
 
 
-def test_a_sink_writes_in_order_at_least_once_and_never_pretends_more(queries: Queries, fresh: Fresh) -> None:
+def test_a_sink_writes_in_order_at_least_once_and_never_pretends_more(
+    queries: Queries, fresh: Fresh
+) -> None:
     queue, values = fresh(), [f"é {i}".encode() for i in range(1, 1201)]
     batch = pa.record_batch({"value": pa.array(values, pa.binary())})
     with pytest.raises(ConfigError, match="set delivery=at-least-once"):
@@ -224,7 +258,9 @@ def test_a_sink_writes_in_order_at_least_once_and_never_pretends_more(queries: Q
     writer(queries, queue, delivery="at-least-once").write(iter([batch, batch]))
     assert queries("LRANGE", QueueKeys(queue).messages, 0, -1)[1::2] == values * 2
     with pytest.raises(MessageRefused, match="no UTF-8 at byte 1"):
-        writer(queries, queue, delivery="at-least-once").write(iter([pa.record_batch({"value": pa.array([b"a\xff"], pa.binary())})]))
+        writer(queries, queue, delivery="at-least-once").write(
+            iter([pa.record_batch({"value": pa.array([b"a\xff"], pa.binary())})])
+        )
 
 
 def test_a_sink_keeps_to_the_maxsize_of_its_queue(queries: Queries, fresh: Fresh) -> None:
@@ -235,13 +271,19 @@ def test_a_sink_keeps_to_the_maxsize_of_its_queue(queries: Queries, fresh: Fresh
     assert queries.ids(queue) == [1, 2, 3]
 
 
-def test_what_a_server_of_npm_answers_to_a_wrong_secret_names_the_link_and_not_the_secret(queries: Queries, fresh: Fresh) -> None:
-    with pytest.raises(FederationRefused, match=r"link 'dc': it does not know the secret") as failed:
+def test_what_a_server_of_npm_answers_to_a_wrong_secret_names_the_link_and_not_the_secret(
+    queries: Queries, fresh: Fresh
+) -> None:
+    with pytest.raises(
+        FederationRefused, match=r"link 'dc': it does not know the secret"
+    ) as failed:
         queries.query(fresh(), **{"federation.dc.secret": "another-secret"}).step()
     assert "another-secret" not in str(failed.value)
 
 
-def test_queues_behind_it_have_no_clock_so_timestamps_are_null(queries: Queries, fresh: Fresh) -> None:
+def test_queues_behind_it_have_no_clock_so_timestamps_are_null(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 3)
     query = queries.query(queue, ack="none")
     query._schema = StructType([*LINKED.fields]).add("timestamp", TimestampType())

@@ -22,7 +22,7 @@ for (const kind of ['queue', 'channel', 'pubsub', 'service'])
 found.persisted = names(bus.persistify('n', {}, []));
 console.log(JSON.stringify(found));
 process.exit(0);
-"""
+"""  # noqa: E501
 EMITTERS = {"on", "once", "emit", "log", "logger"}
 """Of every emitter; and the logger of a bus."""
 SECTIONS = {

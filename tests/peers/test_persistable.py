@@ -41,7 +41,9 @@ async def call(peer: Peer, op: str, **arguments: Any) -> Any:
 
 async def execute(bus: Bus, word: str, key: str, *rest: str) -> Any:
     """A command on the server that has the key."""
-    return await bus.servers.commands[await bus.servers.locate(key)].execute(command(word, key, *rest))
+    return await bus.servers.commands[await bus.servers.locate(key)].execute(
+        command(word, key, *rest)
+    )
 
 
 async def test_what_node_saves_we_load(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
@@ -55,7 +57,9 @@ async def test_what_node_saves_we_load(node: Peer, place: dict[str, Any], fresh:
         assert dict(thing) == VALUES
 
 
-async def test_what_we_save_node_loads_and_our_bytes_are_its_bytes(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_what_we_save_node_loads_and_our_bytes_are_its_bytes(
+    node: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     ours, theirs = fresh(), fresh()
     async with Bus(**place) as bus:
         thing, other = bus.persist(ours), bus.persist(theirs)
@@ -64,7 +68,9 @@ async def test_what_we_save_node_loads_and_our_bytes_are_its_bytes(node: Peer, p
         for name in (ours, theirs):
             await call(node, "persistMake", name=name, attributes=list(VALUES))
         assert await call(node, "persistLoad", name=ours) is True
-        assert await call(node, "persistGet", name=ours, attributes=list(VALUES)) == list(VALUES.values())
+        assert await call(node, "persistGet", name=ours, attributes=list(VALUES)) == list(
+            VALUES.values()
+        )
         await call(node, "persistSet", name=theirs, values=VALUES)
         await call(node, "persistSave", name=theirs)
         stored = [await execute(bus, "HGETALL", each.key) for each in (thing, other)]
@@ -72,7 +78,9 @@ async def test_what_we_save_node_loads_and_our_bytes_are_its_bytes(node: Peer, p
         assert mine == his
 
 
-async def test_both_change_different_fields_of_one_object(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_both_change_different_fields_of_one_object(
+    node: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     name = fresh()
     await call(node, "persistMake", name=name, attributes=["status", "share", "mine"])
     async with Bus(**place) as bus:
@@ -85,14 +93,20 @@ async def test_both_change_different_fields_of_one_object(node: Peer, place: dic
         await job.save()
         assert job.value == Job("ready", 1.0, ["ours"])
         await call(node, "persistLoad", name=name)
-        assert await call(node, "persistGet", name=name, attributes=["status", "share", "mine"]) == ["ready", 1, "only Node knows it"]
+        assert await call(
+            node, "persistGet", name=name, attributes=["status", "share", "mine"]
+        ) == ["ready", 1, "only Node knows it"]
 
 
-async def test_what_node_breaks_with_undefined_we_load_and_mend(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_what_node_breaks_with_undefined_we_load_and_mend(
+    node: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     name = fresh()
     async with Bus(**place) as bus:
         thing = bus.persist(name)
-        await execute(bus, "HSET", thing.key, "good", "1", "bad", "undefined")  # as npm busmq writes it (protocol Q14)
+        await execute(
+            bus, "HSET", thing.key, "good", "1", "bad", "undefined"
+        )  # as npm busmq writes it (protocol Q14)
         assert await thing.load()
         assert (dict(thing), dict(thing.misfits)) == ({"good": 1}, {"bad": "undefined"})
         thing["bad"] = None
@@ -102,7 +116,9 @@ async def test_what_node_breaks_with_undefined_we_load_and_mend(node: Peer, plac
         assert await call(node, "persistGet", name=name, attributes=["good", "bad"]) == [1, None]
 
 
-async def test_with_three_servers_both_find_the_same_one(npm: None, three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
+async def test_with_three_servers_both_find_the_same_one(
+    npm: None, three_servers: EmbeddedStandaloneServers, fresh: Fresh
+) -> None:
     with Peer(three_servers.urls) as peer:
         async with Bus(",".join(three_servers.urls)) as bus:
             for n in range(6):
@@ -117,4 +133,8 @@ async def test_with_three_servers_both_find_the_same_one(npm: None, three_server
                 await call(peer, "persistSave", name=theirs)
                 back = bus.persist(theirs)
                 assert await back.load()
-                assert back["n"] == n == (await call(peer, "persistGet", name=ours, attributes=["n"]))[0]
+                assert (
+                    back["n"]
+                    == n
+                    == (await call(peer, "persistGet", name=ours, attributes=["n"]))[0]
+                )

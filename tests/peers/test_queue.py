@@ -21,7 +21,15 @@ from tests.peers.node import Peer
 from tests.stored import read_at
 from tests.support import PATIENCE_S, Life, wait_until
 
-TEXTS = ["plain", "", "héllo 世", "😀 astral 𝒳", "line\nbreak\r\n\0 zero", '{"json": [1, null]}', "x" * 1_000_000]
+TEXTS = [
+    "plain",
+    "",
+    "héllo 世",
+    "😀 astral 𝒳",
+    "line\nbreak\r\n\0 zero",
+    '{"json": [1, null]}',
+    "x" * 1_000_000,
+]
 BYTES = [text.encode() for text in TEXTS]
 
 
@@ -30,7 +38,9 @@ def keys(fresh: Fresh) -> QueueKeys:
     return QueueKeys(fresh("peers"))
 
 
-def attach(link: SyncLink, keys: QueueKeys, ttl_s: int = 60, maxsize: int = 0) -> queue.AttachResult:
+def attach(
+    link: SyncLink, keys: QueueKeys, ttl_s: int = 60, maxsize: int = 0
+) -> queue.AttachResult:
     return link.run(queue.attach(keys, "ours", ttl_s=ttl_s, maxsize=maxsize))
 
 
@@ -41,7 +51,9 @@ def numbered(values: list[bytes], first: int = 1) -> list[Message]:
 # Node pushes, ours read
 
 
-def test_what_node_pushes_we_pop_with_its_ids_order_and_bytes(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_what_node_pushes_we_pop_with_its_ids_order_and_bytes(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     peer.attach(keys.name)
     assert peer.push_all(keys.name, TEXTS) == list(range(1, len(TEXTS) + 1))
     assert link.run(queue.pop(keys, most=4)) == numbered(BYTES[:4])
@@ -49,7 +61,9 @@ def test_what_node_pushes_we_pop_with_its_ids_order_and_bytes(peer: Peer, link: 
     assert peer.count(keys.name) == 0
 
 
-def test_what_node_pushes_we_read_by_index_and_it_stays(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_what_node_pushes_we_read_by_index_and_it_stays(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     peer.attach(keys.name)
     peer.push_all(keys.name, TEXTS)
     assert link.run(read_at(keys, 0, 99)) == numbered(BYTES)
@@ -64,15 +78,28 @@ def test_what_node_pushes_we_read_as_a_range(peer: Peer, link: SyncLink, keys: Q
     cursor, values = RangeCursor(keys, 201, 900, 101), []
     while (call := cursor.ask()) is not None:
         reply = link.execute(call)
-        piece = cursor.take(int(reply[0]), int(reply[-2]), len(reply) // 2, sum(map(len, reply[1::2])))
+        piece = cursor.take(
+            int(reply[0]), int(reply[-2]), len(reply) // 2, sum(map(len, reply[1::2]))
+        )
         assert piece is not None
         values += reply[1::2][piece.start : piece.stop]
     assert cursor.done
     assert values == [b"%d" % n for n in range(201, 901)]
 
 
-@pytest.mark.parametrize(("value", "stored"), [({"a": [1, None]}, b'{"a":[1,null]}'), (42, b"42"), (True, b"true"), (None, b"null"), ([], b"[]")])
-def test_what_is_no_text_in_node_arrives_as_the_protocol_says(peer: Peer, link: SyncLink, keys: QueueKeys, value: object, stored: bytes) -> None:
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ({"a": [1, None]}, b'{"a":[1,null]}'),
+        (42, b"42"),
+        (True, b"true"),
+        (None, b"null"),
+        ([], b"[]"),
+    ],
+)
+def test_what_is_no_text_in_node_arrives_as_the_protocol_says(
+    peer: Peer, link: SyncLink, keys: QueueKeys, value: object, stored: bytes
+) -> None:
     peer.attach(keys.name)
     peer.push(keys.name, value)
     assert link.run(queue.pop(keys))[0].value == stored
@@ -81,7 +108,9 @@ def test_what_is_no_text_in_node_arrives_as_the_protocol_says(peer: Peer, link: 
 # Ours push, Node reads
 
 
-def test_what_we_push_node_consumes_with_our_ids_order_and_text(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_what_we_push_node_consumes_with_our_ids_order_and_text(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     attach(link, keys)
     link.run(queue.push(keys, BYTES[0]))
     link.run(queue.push_many(keys, BYTES[1:]))
@@ -92,16 +121,22 @@ def test_what_we_push_node_consumes_with_our_ids_order_and_text(peer: Peer, link
     peer.stop(keys.name)
 
 
-def test_what_our_sink_commits_node_consumes_in_order(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_what_our_sink_commits_node_consumes_in_order(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     attach(link, keys)
     link.execute(command("RPUSH", keys.stage("t"), *BYTES))
-    link.run(sink.commit(keys, "s", 1, [StagedList(keys.name, 0, keys.stage("t"), ((3, 2), (1, 1)))]))
+    link.run(
+        sink.commit(keys, "s", 1, [StagedList(keys.name, 0, keys.stage("t"), ((3, 2), (1, 1)))])
+    )
     peer.attach(keys.name)
     peer.consume(keys.name, max=len(TEXTS))
     assert peer.received(keys.name, len(TEXTS)) == list(enumerate(TEXTS, 1))
 
 
-def test_what_we_push_node_reads_by_index_and_follows(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_what_we_push_node_reads_by_index_and_follows(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     attach(link, keys)
     link.run(queue.push_many(keys, BYTES))
     peer.attach(keys.name)
@@ -114,7 +149,9 @@ def test_what_we_push_node_reads_by_index_and_follows(peer: Peer, link: SyncLink
 
 
 @pytest.mark.parametrize("way", ["push", "push_many", "commit"])
-def test_each_way_of_pushing_wakes_a_waiting_node_consumer(peer: Peer, link: SyncLink, keys: QueueKeys, way: str) -> None:
+def test_each_way_of_pushing_wakes_a_waiting_node_consumer(
+    peer: Peer, link: SyncLink, keys: QueueKeys, way: str
+) -> None:
     attach(link, keys)
     peer.attach(keys.name)
     peer.consume(keys.name)
@@ -123,7 +160,9 @@ def test_each_way_of_pushing_wakes_a_waiting_node_consumer(peer: Peer, link: Syn
     for n in range(1, 4):
         if way == "commit":
             link.execute(command("RPUSH", keys.stage(str(n)), "a", "b"))
-            link.run(sink.commit(keys, "s", n, [StagedList(keys.name, 0, keys.stage(str(n)), ((2, 1),))]))
+            link.run(
+                sink.commit(keys, "s", n, [StagedList(keys.name, 0, keys.stage(str(n)), ((2, 1),))])
+            )
         elif way == "push_many":
             link.run(queue.push_many(keys, [b"a", b"b"]))
         else:
@@ -133,7 +172,9 @@ def test_each_way_of_pushing_wakes_a_waiting_node_consumer(peer: Peer, link: Syn
     peer.stop(keys.name)
 
 
-def test_both_push_at_once_and_ids_have_no_holes_and_no_doubles(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_both_push_at_once_and_ids_have_no_holes_and_no_doubles(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     attach(link, keys)
     peer.attach(keys.name)
     theirs: list[int] = []
@@ -148,7 +189,9 @@ def test_both_push_at_once_and_ids_have_no_holes_and_no_doubles(peer: Peer, link
 # Reliable
 
 
-def test_what_a_killed_node_consumer_had_not_acked_we_restore(npm: None, redis_url: str, link: SyncLink, keys: QueueKeys) -> None:
+def test_what_a_killed_node_consumer_had_not_acked_we_restore(
+    npm: None, redis_url: str, link: SyncLink, keys: QueueKeys
+) -> None:
     attach(link, keys)
     link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 11)]))
     with Peer([redis_url]) as doomed:
@@ -160,11 +203,15 @@ def test_what_a_killed_node_consumer_had_not_acked_we_restore(npm: None, redis_u
     assert link.run(queue.count(keys)) == 0
     link.run(queue.push(keys, b"11"))
     link.run(queue.ack(keys, 5, ttl_s=60, restore=True))
-    assert link.run(queue.pop(keys, reliable=True, ttl_s=60, most=99)) == numbered([b"%d" % n for n in range(6, 12)], 6)
+    assert link.run(queue.pop(keys, reliable=True, ttl_s=60, most=99)) == numbered(
+        [b"%d" % n for n in range(6, 12)], 6
+    )
 
 
 @pytest.mark.parametrize("pending", [0, 3])
-def test_what_we_had_not_acked_node_restores(peer: Peer, link: SyncLink, keys: QueueKeys, pending: int) -> None:
+def test_what_we_had_not_acked_node_restores(
+    peer: Peer, link: SyncLink, keys: QueueKeys, pending: int
+) -> None:
     attach(link, keys)
     link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 11)]))
     link.run(queue.pop(keys, reliable=True, ttl_s=60, most=10))
@@ -178,7 +225,9 @@ def test_what_we_had_not_acked_node_restores(peer: Peer, link: SyncLink, keys: Q
     peer.stop(keys.name)
 
 
-def test_an_ack_of_ours_counts_for_what_node_took(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_an_ack_of_ours_counts_for_what_node_took(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     peer.attach(keys.name)
     peer.push_all(keys.name, ["a", "b", "c"])
     peer.consume(keys.name, reliable=True)
@@ -201,7 +250,9 @@ def test_each_side_adopts_what_the_other_created(peer: Peer, link: SyncLink, fre
     assert peer.ttl(ours.name) == 44
 
 
-def test_a_queue_that_node_made_with_a_maxsize_is_full_for_us_too(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_a_queue_that_node_made_with_a_maxsize_is_full_for_us_too(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     peer.attach(keys.name, maxsize=3)
     peer.push(keys.name, "one")
     attach(link, keys)
@@ -209,7 +260,9 @@ def test_a_queue_that_node_made_with_a_maxsize_is_full_for_us_too(peer: Peer, li
     assert peer.push(keys.name, "more") is None
 
 
-def test_what_node_closes_or_flushes_is_gone_for_us(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_what_node_closes_or_flushes_is_gone_for_us(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     there = attach(link, keys)
     peer.attach(keys.name)
     link.run(queue.push_many(keys, [b"x"] * 3))
@@ -220,7 +273,9 @@ def test_what_node_closes_or_flushes_is_gone_for_us(peer: Peer, link: SyncLink, 
     assert not link.run(reader_operations.states([(keys, -1)]))[0].exists
 
 
-def test_what_we_close_or_flush_is_gone_for_node(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_what_we_close_or_flush_is_gone_for_node(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     peer.attach(keys.name)
     peer.push_all(keys.name, ["a", "b"])
     link.run(queue.flush(keys))
@@ -230,18 +285,27 @@ def test_what_we_close_or_flush_is_gone_for_node(peer: Peer, link: SyncLink, key
     assert not peer.exists(keys.name)
 
 
-def test_a_queue_recreated_by_node_is_another_incarnation(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_a_queue_recreated_by_node_is_another_incarnation(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     there = attach(link, keys)
     link.run(queue.push_many(keys, [b"x"] * 3))
     peer.attach(keys.name)
     peer.close(keys.name)
     peer.attach(keys.name)
     assert peer.push(keys.name, "y") == 1
-    assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 1, there.born, "")]))[0].status == "recreated"
+    assert (
+        link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 1, there.born, "")]))[
+            0
+        ].status
+        == "recreated"
+    )
     assert link.run(queue.attach(keys, "second", ttl_s=60)).born == "second"
 
 
-def test_our_own_keys_neither_show_in_node_nor_stop_it(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_our_own_keys_neither_show_in_node_nor_stop_it(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     there = attach(link, keys)
     link.run(reader_operations.subscribe([keys], "s", ["earliest"]))
     link.run(reader_operations.lease([keys], "s", "me", 60_000, [""]))
@@ -252,27 +316,49 @@ def test_our_own_keys_neither_show_in_node_nor_stop_it(peer: Peer, link: SyncLin
     assert peer.count(keys.name) == 1
     noted = link.run(queue.metadata(keys))["clock"]
     ours = {"born": there.born, "sizes": "1:1:6:0:0", "clock": noted}
-    assert peer.metadata(keys.name) == {"ttl": "60", "source": "local", "discover": "false", "maxsize": "0", **ours}
+    assert peer.metadata(keys.name) == {
+        "ttl": "60",
+        "source": "local",
+        "discover": "false",
+        "maxsize": "0",
+        **ours,
+    }
     peer.consume(keys.name, reliable=True)
     assert peer.received(keys.name, 1) == [(1, "staged")]
     peer.ack(keys.name, 1)
-    assert link.execute(command("EXISTS", keys.acks, keys.sinks, keys.lease("s"), keys.stage("other"))) == 4
+    assert (
+        link.execute(command("EXISTS", keys.acks, keys.sinks, keys.lease("s"), keys.stage("other")))
+        == 4
+    )
     peer.stop(keys.name)
 
 
-def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
+def test_a_node_producer_works_on_while_we_ack_behind_it(
+    peer: Peer, link: SyncLink, keys: QueueKeys
+) -> None:
     peer.attach(keys.name, ttl=300)
     there, life = attach(link, keys), Life(lambda *words: link.execute(command(*words)), 300)
     for round_ in range(1, 21):
-        assert peer.push_all(keys.name, [f"{round_}.{i}" for i in range(5)]) == list(range(5 * round_ - 4, 5 * round_ + 1))
+        assert peer.push_all(keys.name, [f"{round_}.{i}" for i in range(5)]) == list(
+            range(5 * round_ - 4, 5 * round_ + 1)
+        )
         seen = link.run(reader_operations.states([(keys, -1)]))[0]
-        assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
+        assert (
+            link.run(
+                reader_operations.ack_to(
+                    [CumulativeAckRequest(keys, seen.newest - 1, there.born, "")], "spark"
+                )
+            )[0].status
+            == "ok"
+        )
         assert [m.id for m in link.run(read_at(keys, 0, 99))] == [5 * round_]
     assert peer.count(keys.name) == 1
     assert life.given_to(keys.metadata, keys.messages, keys.msgid)
 
 
-def test_a_push_by_node_notifies_us(peer: Peer, redis_url: str, link: SyncLink, keys: QueueKeys) -> None:
+def test_a_push_by_node_notifies_us(
+    peer: Peer, redis_url: str, link: SyncLink, keys: QueueKeys
+) -> None:
     notified = threading.Event()
     listener = RedisPushListenerThread(parse(redis_url)[0], notified)
     peer.attach(keys.name)

@@ -25,7 +25,9 @@ async def away(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
 # Node provides
 
 
-async def node_serves(node: Peer, bus: Bus, name: str, handler: str, work: Callable[[Any], Awaitable[Any]]) -> None:
+async def node_serves(
+    node: Peer, bus: Bus, name: str, handler: str, work: Callable[[Any], Awaitable[Any]]
+) -> None:
     await away(node.call, "serviceServe", tag=name, name=name, handler=handler)
     async with bus.service(name) as service:
         await service.connect(timeout_ms=LONG_MS)
@@ -34,7 +36,9 @@ async def node_serves(node: Peer, bus: Bus, name: str, handler: str, work: Calla
 
 
 @pytest.mark.parametrize("data", [{"q": 1}, "text", 5, None, [], "ü 世 😀"])
-async def test_node_replies_to_us(node: Peer, place: dict[str, Any], fresh: Fresh, data: Any) -> None:
+async def test_node_replies_to_us(
+    node: Peer, place: dict[str, Any], fresh: Fresh, data: Any
+) -> None:
     async def work(service: Any) -> None:
         assert await service.request(data) == {"echo": data}
 
@@ -43,7 +47,9 @@ async def test_node_replies_to_us(node: Peer, place: dict[str, Any], fresh: Fres
     assert node.event(name, "request") == [data, True]
 
 
-async def test_errors_of_node_are_raised_here(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_errors_of_node_are_raised_here(
+    node: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     async def text(service: Any) -> None:
         with pytest.raises(RequestFailed, match="bad"):
             await service.request(1)
@@ -60,7 +66,9 @@ async def test_errors_of_node_are_raised_here(node: Peer, place: dict[str, Any],
         await node_serves(node, bus, fresh("svc"), "error", thing)
 
 
-async def test_a_silent_node_is_a_timeout_and_its_late_reply_is_ignored(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_silent_node_is_a_timeout_and_its_late_reply_is_ignored(
+    node: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     async def work(service: Any) -> None:
         with pytest.raises(RequestTimeout):
             await service.request(1, timeout_ms=SOON_MS)
@@ -75,7 +83,9 @@ async def test_a_silent_node_is_a_timeout_and_its_late_reply_is_ignored(node: Pe
         await node_serves(node, bus, name := fresh("svc"), "hold", work)
 
 
-async def test_partial_and_streamed_replies_of_node_are_our_stream(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_partial_and_streamed_replies_of_node_are_our_stream(
+    node: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     async def partial(service: Any) -> None:
         assert [part async for part in service.stream(1)] == ["p1", "p2", "last"]
         assert await service.request(1) == "p1"
@@ -88,7 +98,9 @@ async def test_partial_and_streamed_replies_of_node_are_our_stream(node: Peer, p
         await node_serves(node, bus, fresh("svc"), "stream", stream)
 
 
-async def test_a_request_of_ours_without_reply_reaches_node_as_one(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_request_of_ours_without_reply_reaches_node_as_one(
+    node: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     async def work(service: Any) -> None:
         await service.send({"n": 1})
         assert await away(node.event, name, "request") == [{"n": 1}, False]
@@ -97,11 +109,17 @@ async def test_a_request_of_ours_without_reply_reaches_node_as_one(node: Peer, p
         await node_serves(node, bus, name := fresh("svc"), "silent", work)
 
 
-async def test_a_node_that_is_killed_with_our_request_is_a_timeout(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_a_node_that_is_killed_with_our_request_is_a_timeout(
+    npm: None, redis_url: str, fresh: Fresh
+) -> None:
     name = fresh("svc")
     with Peer([redis_url]) as doomed:
         await away(doomed.call, "serviceServe", tag="doomed", name=name, handler="hold")
-        async with Bus(redis_url) as bus, bus.service(name) as service, bus.service(name) as successor:
+        async with (
+            Bus(redis_url) as bus,
+            bus.service(name) as service,
+            bus.service(name) as successor,
+        ):
             await service.connect(timeout_ms=SOON_MS)
             asked = asyncio.ensure_future(service.request(1))
             await away(doomed.event, "doomed", "request")
@@ -121,7 +139,9 @@ def asker(node: Peer, fresh: Fresh) -> str:
 
 
 async def node_asks(node: Peer, name: str, data: Any, **options: Any) -> None:
-    await away(node.call, "serviceRequest", tag=name, data=data, options={"reqTimeout": LONG_MS, **options})
+    await away(
+        node.call, "serviceRequest", tag=name, data=data, options={"reqTimeout": LONG_MS, **options}
+    )
 
 
 @pytest.mark.parametrize("data", [{"q": 1}, "text", 5, None, [], "ü 世 😀"])
@@ -133,7 +153,9 @@ async def test_we_reply_to_node(node: Peer, place: dict[str, Any], asker: str, d
         assert await away(node.event, asker, "reply") == [None, data, False]
 
 
-async def test_our_errors_reach_node_in_its_own_shape_and_without_a_stack(node: Peer, place: dict[str, Any], asker: str) -> None:
+async def test_our_errors_reach_node_in_its_own_shape_and_without_a_stack(
+    node: Peer, place: dict[str, Any], asker: str
+) -> None:
     async def handler(data: str, request: Request) -> None:
         if data == "text":
             await request.fail("bad")
@@ -148,7 +170,9 @@ async def test_our_errors_reach_node_in_its_own_shape_and_without_a_stack(node: 
             assert (await away(node.event, asker, "reply"))[::2] == [error, False]
 
 
-async def test_node_times_out_when_we_are_silent_and_ignores_what_comes_late(node: Peer, place: dict[str, Any], asker: str) -> None:
+async def test_node_times_out_when_we_are_silent_and_ignores_what_comes_late(
+    node: Peer, place: dict[str, Any], asker: str
+) -> None:
     go, begun = asyncio.Event(), asyncio.Event()
 
     async def handler(data: int) -> int:
@@ -167,7 +191,9 @@ async def test_node_times_out_when_we_are_silent_and_ignores_what_comes_late(nod
         assert await away(node.event, asker, "reply") == [None, 2, False]
 
 
-async def test_our_partial_replies_and_generators_reach_node(node: Peer, place: dict[str, Any], asker: str) -> None:
+async def test_our_partial_replies_and_generators_reach_node(
+    node: Peer, place: dict[str, Any], asker: str
+) -> None:
     async def handler(data: int) -> AsyncIterator[dict[str, int]]:
         for n in range(data):
             yield {"n": n}
@@ -176,7 +202,10 @@ async def test_our_partial_replies_and_generators_reach_node(node: Peer, place: 
         await service.serve(handler)
         await away(node.call, "serviceConnect", tag=asker, name=asker)
         await node_asks(node, asker, 20, streamReply=True)
-        assert [await away(node.event, asker, "item") for _ in range(21)] == [*([{"n": n}] for n in range(20)), []]
+        assert [await away(node.event, asker, "item") for _ in range(21)] == [
+            *([{"n": n}] for n in range(20)),
+            [],
+        ]
         await node_asks(node, asker, 2, allowPartial=True)
         replies = [await away(node.event, asker, "reply") for _ in range(3)]
         assert [reply[::2] for reply in replies] == [[None, True], [None, True], [None, False]]
@@ -184,7 +213,9 @@ async def test_our_partial_replies_and_generators_reach_node(node: Peer, place: 
         assert await away(node.event, asker, "reply") == [None, {"n": 0}, True]
 
 
-async def test_a_request_of_node_without_reply_is_served_and_not_answered(node: Peer, place: dict[str, Any], asker: str) -> None:
+async def test_a_request_of_node_without_reply_is_served_and_not_answered(
+    node: Peer, place: dict[str, Any], asker: str
+) -> None:
     came: asyncio.Queue[Request] = asyncio.Queue()
     async with Bus(**place) as bus, bus.service(asker) as service:
         service.on("request", came.put_nowait)
@@ -198,7 +229,9 @@ async def test_a_request_of_node_without_reply_is_served_and_not_answered(node: 
 # Both
 
 
-async def test_providers_of_both_kinds_share_the_load_and_leave_gracefully(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_providers_of_both_kinds_share_the_load_and_leave_gracefully(
+    node: Peer, place: dict[str, Any], fresh: Fresh
+) -> None:
     name, ours = fresh("svc"), asyncio.Event()
 
     async def handler(data: Any) -> str:

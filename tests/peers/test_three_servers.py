@@ -1,4 +1,6 @@
-"""Three servers: npm busmq and this package put every queue in the same place, and find what the other put elsewhere."""
+"""Three servers: npm busmq and this package put every queue in the same place, and find what the
+other put elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,23 @@ from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 
-HINTS = ["orders", "audit", "a", "héllo", "日本語", "😀", "𝒳𝒴", "with space", "x" * 200, "0123", "ß", "\u00ff", "\uffff", "é" * 50, "{tag}"]
+HINTS = [
+    "orders",
+    "audit",
+    "a",
+    "héllo",
+    "日本語",
+    "😀",
+    "𝒳𝒴",
+    "with space",
+    "x" * 200,
+    "0123",
+    "ß",
+    "\u00ff",
+    "\uffff",
+    "é" * 50,
+    "{tag}",
+]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +43,9 @@ def peer(npm: None, three_servers: EmbeddedStandaloneServers) -> Iterator[Peer]:
         assert made.errors == []
 
 
-def test_a_queue_that_node_creates_is_where_we_look_for_a_new_one(peer: Peer, three_links: list[SyncLink], fresh: Fresh) -> None:
+def test_a_queue_that_node_creates_is_where_we_look_for_a_new_one(
+    peer: Peer, three_links: list[SyncLink], fresh: Fresh
+) -> None:
     some = [QueueKeys(fresh(hint)) for hint in HINTS for _ in range(3)]
     expected = locate(some, three_links)
     for keys in some:
@@ -33,12 +53,16 @@ def test_a_queue_that_node_creates_is_where_we_look_for_a_new_one(peer: Peer, th
         peer.push(keys.name, "x")
     assert set(expected) == {0, 1, 2}
     for keys, server in zip(some, expected, strict=True):
-        assert [link.execute(command("LLEN", keys.messages)) for link in three_links] == [2 * (n == server) for n in range(3)]
+        assert [link.execute(command("LLEN", keys.messages)) for link in three_links] == [
+            2 * (n == server) for n in range(3)
+        ]
     found = dict(discover_queues(three_links))
     assert [found[keys.name] for keys in some] == expected
 
 
-def test_a_queue_that_we_put_elsewhere_is_used_there_by_node(peer: Peer, three_links: list[SyncLink], fresh: Fresh) -> None:
+def test_a_queue_that_we_put_elsewhere_is_used_there_by_node(
+    peer: Peer, three_links: list[SyncLink], fresh: Fresh
+) -> None:
     for hint in HINTS:
         keys = QueueKeys(fresh(hint))
         elsewhere = (locate([keys], three_links)[0] + 1) % 3

@@ -1,4 +1,6 @@
-"""Both drivers behind one face: a test that takes ``driver`` is run by the blocking link and by the asyncio link."""
+"""Both drivers behind one face: a test that takes ``driver`` is run by the blocking link and by the
+asyncio link.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ class Driver:
 
     def __call__(self, server: RedisEndpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
         endpoint = parse(server)[0] if isinstance(server, str) else server
-        kinds: tuple[type[Any], type[Any]] = (SyncClusterLink, AsyncClusterLink) if isinstance(endpoint, ClusterSeeds) else (SyncLink, AsyncLink)
+        kinds: tuple[type[Any], type[Any]] = (
+            (SyncClusterLink, AsyncClusterLink)
+            if isinstance(endpoint, ClusterSeeds)
+            else (SyncLink, AsyncLink)
+        )
         # Looked up now: a test may have made the timeout shorter.
         timeout = (connection_factory.REPLY_TIMEOUT_S,) if self._runner else ()
         self._links.append(kinds[self._runner is not None](endpoint, patience_s, *timeout))

@@ -19,7 +19,9 @@ Words = list[bytes]
 
 
 class FakeRedis:
-    """Answers handshakes itself; every other command with what ``answer(number, words)`` says, in RESP. Counts from 1 over all connections."""
+    """Answers handshakes itself; every other command with what ``answer(number, words)`` says, in
+    RESP. Counts from 1 over all connections.
+    """
 
     def __init__(self, answer: Callable[[int, Words], bytes]) -> None:
         self._answer = answer
@@ -87,7 +89,9 @@ class FakeRedis:
 
 
 def answered(ask: Callable[[], object]) -> object:
-    """What a server of an impatient link answers: on a busy machine it may need longer than that at first."""
+    """What a server of an impatient link answers: on a busy machine it may need longer than that at
+    first.
+    """
     answers: list[object] = []
 
     def asked() -> bool:

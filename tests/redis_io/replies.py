@@ -1,15 +1,30 @@
-"""Error replies of Redis, as different versions word them inside scripts and outside, and the error that each becomes in both engines."""
+"""Error replies of Redis, as different versions word them inside scripts and outside, and the error
+that each becomes in both engines.
+"""
 
 from __future__ import annotations
 
-from busmq_spark.errors import BusError, LinkLost, RedisCommandRefused, RedisFull, RedisReadOnly, RedisUnauthorized, RedisWritesPaused
+from busmq_spark.errors import (
+    BusError,
+    LinkLost,
+    RedisCommandRefused,
+    RedisFull,
+    RedisReadOnly,
+    RedisUnauthorized,
+    RedisWritesPaused,
+)
 
 _SCRIPT_6 = "ERR Error running script (call to f_1): @user_script:72: @user_script: 72: -"
 _SCRIPT_7 = " script: 0123, on @user_script:72."
-_NO_REPLICAS, _MISCONF = "NOREPLICAS Not enough good replicas to write.", "MISCONF Redis is configured to save RDB snapshots, but it cannot"
+_NO_REPLICAS, _MISCONF = (
+    "NOREPLICAS Not enough good replicas to write.",
+    "MISCONF Redis is configured to save RDB snapshots, but it cannot",
+)
 REPLIES: dict[str, type[BusError]] = {
     "LOADING Redis is loading the dataset in memory": LinkLost,
-    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.": LinkLost,
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.": (
+        LinkLost
+    ),
     "TRYAGAIN Multiple keys request during rehashing of slot": LinkLost,
     "CLUSTERDOWN The cluster is down": LinkLost,
     "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.": LinkLost,

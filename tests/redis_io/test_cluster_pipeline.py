@@ -1,4 +1,6 @@
-"""What becomes of the calls of a step in a cluster, decided without a server: where each goes, which go again, when a step is in doubt."""
+"""What becomes of the calls of a step in a cluster, decided without a server: where each goes,
+which go again, when a step is in doubt.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from busmq_spark.redis_io.slots import SlotMap, slot_of_key
 from busmq_spark.redis_io.urls import RedisServerAddress
 
 A, B = ("a", 1), ("b", 2)
-MAP = SlotMap.parse([[0, slot_of_key("far") - 1, [b"a", 1]], [slot_of_key("far"), SLOTS - 1, [b"b", 2]]], "x")
+MAP = SlotMap.parse(
+    [[0, slot_of_key("far") - 1, [b"a", 1]], [slot_of_key("far"), SLOTS - 1, [b"b", 2]]], "x"
+)
 NEAR = "b"
 assert MAP.owner(slot_of_key("far")) == B
 assert MAP.owner(slot_of_key(NEAR)) == A
@@ -73,7 +77,9 @@ def test_an_ask_holds_for_one_try(error: Exception) -> None:
     round_(made, error)
     [batch] = made.batches(MAP)
     assert (batch.node, batch.wire) == (("c", 3), [ASKING_COMMAND, once(NEAR)])
-    made.add_replies(batch, ["OK", rx.ResponseError("TRYAGAIN Multiple keys request during rehashing of slot")])
+    made.add_replies(
+        batch, ["OK", rx.ResponseError("TRYAGAIN Multiple keys request during rehashing of slot")]
+    )
     assert isinstance(made.retry_reason, LinkLost)
     assert list(words(made)) == [A]
     assert not made.moved
@@ -151,7 +157,12 @@ def test_calls_of_other_slots_may_be_late() -> None:
 
 def test_the_first_error_is_raised_when_every_call_is_answered() -> None:
     made = cluster_pipeline(command("GET", NEAR), command("GET", NEAR), command("GET", NEAR))
-    round_(made, rx.ResponseError("WRONGTYPE first"), rx.ResponseError("TRYAGAIN"), rx.ResponseError("ERR last"))
+    round_(
+        made,
+        rx.ResponseError("WRONGTYPE first"),
+        rx.ResponseError("TRYAGAIN"),
+        rx.ResponseError("ERR last"),
+    )
     made.raise_if_failed()
     round_(made, 1)
     with pytest.raises(RedisCommandRefused, match="first"):
@@ -159,6 +170,8 @@ def test_the_first_error_is_raised_when_every_call_is_answered() -> None:
 
 
 def test_a_connection_that_tls_breaks_under_way_is_a_lost_link() -> None:
-    found = _as_link_lost(rx.ConnectionError("[SSL: BAD_RECORD_MAC] bad record mac"), RedisServerAddress("node", 1))
+    found = _as_link_lost(
+        rx.ConnectionError("[SSL: BAD_RECORD_MAC] bad record mac"), RedisServerAddress("node", 1)
+    )
     assert isinstance(found, LinkLost)
     assert "redis://node:1" in str(found)

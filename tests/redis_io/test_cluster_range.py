@@ -46,14 +46,19 @@ def keys(single: SyncClusterLink, fresh: Fresh) -> QueueKeys:
 def read(many: ClusterRangeConnection, keys: QueueKeys) -> tuple[list[bytes], int, int, bytes]:
     many.post(command("LRANGE", keys.messages, 0, -1), command("HGET", keys.metadata, "born"))
     pairs = many.fetch_values()
-    values = [bytes(pairs.data[at : at + size]) for at, size in zip(pairs.starts, pairs.lengths, strict=True)]
+    values = [
+        bytes(pairs.data[at : at + size])
+        for at, size in zip(pairs.starts, pairs.lengths, strict=True)
+    ]
     return values, pairs.first, pairs.last, many.fetch()
 
 
 WHOLE = (VALUES, 1, 7, b"born-1")
 
 
-def test_each_queue_is_read_from_its_node(single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys, fresh: Fresh) -> None:
+def test_each_queue_is_read_from_its_node(
+    single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys, fresh: Fresh
+) -> None:
     others = [QueueKeys(fresh(), cluster=True) for _ in range(12)]
     for other in others:
         single.run(queue.attach(other, "b", ttl_s=60))
@@ -64,7 +69,10 @@ def test_each_queue_is_read_from_its_node(single: SyncClusterLink, many: Cluster
 
 
 def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
-    cluster_servers: EmbeddedCluster, single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys
+    cluster_servers: EmbeddedCluster,
+    single: SyncClusterLink,
+    many: ClusterRangeConnection,
+    keys: QueueKeys,
 ) -> None:
     assert read(many, keys) == WHOLE
     Move(cluster_servers, keys.messages).whole()
@@ -76,7 +84,11 @@ def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
 
 @pytest.mark.parametrize("ahead", ["messages", "metadata"])
 def test_while_the_slot_moves_each_key_is_read_where_it_is(
-    cluster_servers: EmbeddedCluster, single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys, ahead: str
+    cluster_servers: EmbeddedCluster,
+    single: SyncClusterLink,
+    many: ClusterRangeConnection,
+    keys: QueueKeys,
+    ahead: str,
 ) -> None:
     move = Move(cluster_servers, keys.messages)
     move.begin()
@@ -95,7 +107,10 @@ def test_while_the_slot_moves_each_key_is_read_where_it_is(
 
 
 def test_an_empty_list_is_empty_on_the_detour_too(
-    many: ClusterRangeConnection, cluster_servers: EmbeddedCluster, keys: QueueKeys, single: SyncClusterLink
+    many: ClusterRangeConnection,
+    cluster_servers: EmbeddedCluster,
+    keys: QueueKeys,
+    single: SyncClusterLink,
 ) -> None:
     single.run(queue.flush(keys))
     move = Move(cluster_servers, keys.messages)
@@ -107,7 +122,9 @@ def test_an_empty_list_is_empty_on_the_detour_too(
     move.end()
 
 
-def test_an_error_of_another_kind_stays_what_it_is(many: ClusterRangeConnection, keys: QueueKeys) -> None:
+def test_an_error_of_another_kind_stays_what_it_is(
+    many: ClusterRangeConnection, keys: QueueKeys
+) -> None:
     many.post(command("LRANGE", keys.metadata, 0, -1))
     with pytest.raises(RedisCommandRefused, match="wrong kind of value"):
         many.fetch_values()

@@ -20,7 +20,9 @@ def place(request: pytest.FixtureRequest) -> dict[str, Any]:
     return servers_of(request.param, request.getfixturevalue)
 
 
-async def test_cancelling_a_connection_attempt_ends_it_wherever_it_is(place: dict[str, Any]) -> None:
+async def test_cancelling_a_connection_attempt_ends_it_wherever_it_is(
+    place: dict[str, Any],
+) -> None:
     endpoint = redis_layout(from_keywords(BusOptions, place)).endpoints[0]
     for turns in range(1000):
         attempt = asyncio.create_task(dial_async(endpoint))

@@ -22,21 +22,37 @@ def test_direct_servers_are_the_endpoints_in_their_order() -> None:
 
 
 def test_credentials_of_the_options_are_for_urls_without_any() -> None:
-    first, second = redis_layout(RedisOptions(url="redis://a,redis://:own@b", user="u", password="p")).servers
+    first, second = redis_layout(
+        RedisOptions(url="redis://a,redis://:own@b", user="u", password="p")
+    ).servers
     assert (first.user, first.password) == ("u", "p")
     assert (second.user, second.password) == (None, "own")
 
 
 def test_sentinels_are_one_endpoint_and_the_credentials_are_the_masters() -> None:
-    found = redis_layout(RedisOptions(url="redis://s1,redis://:sentinels@s2:7", user="u", password="p", layout="sentinel", master="blue"))
+    found = redis_layout(
+        RedisOptions(
+            url="redis://s1,redis://:sentinels@s2:7",
+            user="u",
+            password="p",
+            layout="sentinel",
+            master="blue",
+        )
+    )
     assert found.endpoints == (
-        SentinelMaster((RedisServerAddress("s1", 26379), RedisServerAddress("s2", 7, password="sentinels")), "blue", DefaultCredentials("u", "p")),
+        SentinelMaster(
+            (RedisServerAddress("s1", 26379), RedisServerAddress("s2", 7, password="sentinels")),
+            "blue",
+            DefaultCredentials("u", "p"),
+        ),
     )
     assert not found.cluster
 
 
 def test_nodes_of_a_cluster_are_seeds_with_the_credentials_of_the_options() -> None:
-    found = redis_layout(RedisOptions(url="redis://a:1,redis://b:2", password="p", layout="cluster"))
+    found = redis_layout(
+        RedisOptions(url="redis://a:1,redis://b:2", password="p", layout="cluster")
+    )
     assert found.cluster
     assert [server.password for server in found.servers] == ["p", "p"]
 
@@ -45,7 +61,12 @@ def test_nodes_of_a_cluster_are_seeds_with_the_credentials_of_the_options() -> N
 def test_what_to_trust_reaches_every_server(layout: str, tmp_path: Path) -> None:
     own = Authority.in_(tmp_path)
     certificate, key = map(str, own.issue("client"))
-    tls = {"tls_ca": str(own.file), "tls_certificate": certificate, "tls_key": key, "tls_check_hostname": False}
+    tls = {
+        "tls_ca": str(own.file),
+        "tls_certificate": certificate,
+        "tls_key": key,
+        "tls_check_hostname": False,
+    }
     found = redis_layout(RedisOptions(url="rediss://a,rediss://b", layout=layout, **tls))
     trust = TlsFiles(str(own.file), certificate, key, check_hostname=False)
     assert {server.trust for server in found.servers} == {trust}
@@ -55,8 +76,14 @@ def test_what_to_trust_reaches_every_server(layout: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("layout", ["direct", "sentinel", "cluster"])
 def test_no_secret_shows(layout: str) -> None:
-    found = redis_layout(RedisOptions(url="redis://x:hunter2@a", user="hunter3", password="hunter4", layout=layout))
-    shown = repr(found) + found.masked_url + "".join(endpoint.masked_url + repr(endpoint) for endpoint in found.endpoints)
+    found = redis_layout(
+        RedisOptions(url="redis://x:hunter2@a", user="hunter3", password="hunter4", layout=layout)
+    )
+    shown = (
+        repr(found)
+        + found.masked_url
+        + "".join(endpoint.masked_url + repr(endpoint) for endpoint in found.endpoints)
+    )
     assert "hunter" not in shown
     assert "***@a" in found.masked_url
 
@@ -68,10 +95,16 @@ def test_a_url_that_is_none_is_an_error_of_the_options() -> None:
 
 @pytest.mark.parametrize(
     ("layout", "links"),
-    [("direct", ["SyncLink", "SyncLink"]), ("sentinel", ["SyncLink"]), ("cluster", ["SyncClusterLink"])],
+    [
+        ("direct", ["SyncLink", "SyncLink"]),
+        ("sentinel", ["SyncLink"]),
+        ("cluster", ["SyncClusterLink"]),
+    ],
 )
 def test_there_is_a_link_for_each_place_a_queue_may_be(layout: str, links: list[str]) -> None:
     found = redis_layout(RedisOptions(url="redis://a,redis://b", layout=layout))
     assert [type(link).__name__ for link in sync_links(found)] == links
-    assert [type(link).__name__ for link in async_links(found)] == [f"Async{name.removeprefix('Sync')}" for name in links]
+    assert [type(link).__name__ for link in async_links(found)] == [
+        f"Async{name.removeprefix('Sync')}" for name in links
+    ]
     assert [link.endpoint for link in sync_links(found)] == list(found.endpoints)

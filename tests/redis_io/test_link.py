@@ -1,4 +1,6 @@
-"""Links: what is sent again and what never, when they give up, and what they say then. Both drivers."""
+"""Links: what is sent again and what never, when they give up, and what they say then. Both
+drivers.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,12 @@ def test_an_idempotent_call_whose_reply_was_lost_is_sent_again(driver: Driver) -
         assert len(fake.seen) == 3
 
 
-def test_a_reply_that_is_waited_for_longer_than_all_patience_is_asked_for_again(driver: Driver, impatient: None, clock: Clock) -> None:
-    """Else a connection that a firewall forgot, or a moment in which Redis stood still, would end a query: 10 s are more than 8."""
+def test_a_reply_that_is_waited_for_longer_than_all_patience_is_asked_for_again(
+    driver: Driver, impatient: None, clock: Clock
+) -> None:
+    """Else a connection that a firewall forgot, or a moment in which Redis stood still, would end a
+    query: 10 s are more than 8.
+    """
     asked = 0
 
     def answer(_: int, words: list[bytes]) -> bytes:
@@ -107,7 +113,9 @@ def counted(dial: Callable[..., Any], dialled: list[RedisEndpoint]) -> Callable[
 
 @contextmanager
 def deaf() -> Iterator[str]:
-    """A host that answers no attempt to connect: the line of those that wait to be accepted is full."""
+    """A host that answers no attempt to connect: the line of those that wait to be accepted is
+    full.
+    """
     with ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))
@@ -126,7 +134,9 @@ def test_a_call_that_is_not_idempotent_is_sent_once_when_its_reply_was_lost(driv
         assert len(fake.seen) == 1
 
 
-def test_a_step_with_one_call_that_is_not_idempotent_is_not_sent_again_as_a_whole(driver: Driver) -> None:
+def test_a_step_with_one_call_that_is_not_idempotent_is_not_sent_again_as_a_whole(
+    driver: Driver,
+) -> None:
     with FakeRedis(says(b"$1\r\n7\r\n", CLOSE, b":1\r\n")) as fake:
         with pytest.raises(LinkLost):
             driver(fake.server).execute([AGAIN, ONCE])
@@ -135,14 +145,18 @@ def test_a_step_with_one_call_that_is_not_idempotent_is_not_sent_again_as_a_whol
 
 @pytest.mark.parametrize("code", ["LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN"])
 @pytest.mark.parametrize("call", [ONCE, AGAIN], ids=["once", "again"])
-def test_a_call_that_redis_put_off_is_sent_again(driver: Driver, code: str, call: RedisCall) -> None:
+def test_a_call_that_redis_put_off_is_sent_again(
+    driver: Driver, code: str, call: RedisCall
+) -> None:
     put_off = f"-{code} not now, please\r\n".encode()
     with FakeRedis(says(put_off, put_off, b":5\r\n")) as fake:
         assert driver(fake.server).execute(call) == 5
         assert len(fake.seen) == 3
 
 
-def test_a_server_that_never_stops_loading_is_lost_when_patience_is(driver: Driver, clock: Clock) -> None:
+def test_a_server_that_never_stops_loading_is_lost_when_patience_is(
+    driver: Driver, clock: Clock
+) -> None:
     def load(_: int, __: list[bytes]) -> bytes:
         clock.now += 0.4 * PATIENCE_S
         return b"-LOADING Redis is loading the dataset in memory\r\n"
@@ -153,19 +167,33 @@ def test_a_server_that_never_stops_loading_is_lost_when_patience_is(driver: Driv
         assert len(fake.seen) == 3
 
 
-def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_idempotent(driver: Driver) -> None:
-    with FakeRedis(says(b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"*2\r\n:1\r\n:1\r\n")) as fake:
+def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_idempotent(
+    driver: Driver,
+) -> None:
+    with FakeRedis(
+        says(b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"*2\r\n:1\r\n:1\r\n")
+    ) as fake:
         assert driver(fake.server).run(queue.push(QueueKeys("q"), b"v")) == 1
         assert [words[0] for words in fake.seen] == [b"EVALSHA", b"EVAL"]
         assert fake.seen[0][2:] == fake.seen[1][2:]
 
 
-def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(driver: Driver) -> None:
+def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(
+    driver: Driver,
+) -> None:
     with EmbeddedRedis() as server:
         made = driver(server.url)
-        known, unknown = script("lease", ["known-lease"], ("me", 1000, "")), script("pop", ["no-such-list"], (1, 1, 1))
+        known, unknown = (
+            script("lease", ["known-lease"], ("me", 1000, "")),
+            script("pop", ["no-such-list"], (1, 1, 1)),
+        )
         made.execute(known)
-        assert made.execute([command("ECHO", "a"), unknown, known, command("ECHO", "b")]) == [b"a", [], b"me", b"b"]
+        assert made.execute([command("ECHO", "a"), unknown, known, command("ECHO", "b")]) == [
+            b"a",
+            [],
+            b"me",
+            b"b",
+        ]
 
 
 def test_a_refusal_by_redis_is_not_repeated(driver: Driver) -> None:
@@ -175,7 +203,9 @@ def test_a_refusal_by_redis_is_not_repeated(driver: Driver) -> None:
         assert len(fake.seen) == 1
 
 
-def test_after_a_refused_call_the_replies_of_the_step_do_not_reach_the_next(driver: Driver, redis_url: str) -> None:
+def test_after_a_refused_call_the_replies_of_the_step_do_not_reach_the_next(
+    driver: Driver, redis_url: str
+) -> None:
     made = driver(redis_url)
     with pytest.raises(RedisCommandRefused):
         made.execute([command("ECHO", "a"), command("NOSUCHCOMMAND"), command("ECHO", "b")])
@@ -190,14 +220,20 @@ def test_no_calls_need_no_server(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("user", ["user", "username"])
-def test_words_of_redis_that_look_like_the_user_stay_whole(driver: Driver, redis_server: EmbeddedRedis, user: str) -> None:
+def test_words_of_redis_that_look_like_the_user_stay_whole(
+    driver: Driver, redis_server: EmbeddedRedis, user: str
+) -> None:
     with pytest.raises(RedisUnauthorized) as caught:
-        driver(RedisServerAddress("127.0.0.1", redis_server.port, user=user, password="word-of-mine")).execute(AGAIN)
+        driver(
+            RedisServerAddress("127.0.0.1", redis_server.port, user=user, password="word-of-mine")
+        ).execute(AGAIN)
     assert "invalid username-password pair or user is disabled" in str(caught.value)
     assert "word-of-mine" not in str(caught.value)
 
 
-def test_a_server_that_is_not_there_is_lost_with_its_address_and_not_its_password(driver: Driver) -> None:
+def test_a_server_that_is_not_there_is_lost_with_its_address_and_not_its_password(
+    driver: Driver,
+) -> None:
     server = absent()
     with pytest.raises(LinkLost) as caught:
         driver(server, patience_s=0.1).execute(AGAIN)
@@ -207,7 +243,9 @@ def test_a_server_that_is_not_there_is_lost_with_its_address_and_not_its_passwor
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 1.0, 8.0])
-def test_a_link_tries_until_its_patience_is_over_and_not_beyond(monkeypatch: pytest.MonkeyPatch, clock: Clock, patience_s: float) -> None:
+def test_a_link_tries_until_its_patience_is_over_and_not_beyond(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, patience_s: float
+) -> None:
     pauses: list[float] = []
 
     def pause(pause_s: float) -> None:
@@ -229,7 +267,9 @@ def test_patience_and_one_connect_stay_under_ten_seconds() -> None:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_server_that_does_not_reply_is_lost_and_its_late_reply_is_dropped(driver: Driver, impatient: None, connected: bool) -> None:
+def test_a_server_that_does_not_reply_is_lost_and_its_late_reply_is_dropped(
+    driver: Driver, impatient: None, connected: bool
+) -> None:
     with EmbeddedRedis() as server:
         made = driver(server.url, patience_s=0.1)
         if connected:
@@ -241,7 +281,9 @@ def test_a_server_that_does_not_reply_is_lost_and_its_late_reply_is_dropped(driv
         assert answered(lambda: made.execute(command("ECHO", "fresh"))) == b"fresh"
 
 
-def test_a_server_that_went_away_and_came_back_between_calls_is_no_reason_to_lose_a_push(driver: Driver) -> None:
+def test_a_server_that_went_away_and_came_back_between_calls_is_no_reason_to_lose_a_push(
+    driver: Driver,
+) -> None:
     with EmbeddedRedis(aof=True) as server:
         made, keys = driver(server.url), QueueKeys("q")
         made.run(queue.attach(keys, "b", ttl_s=600))

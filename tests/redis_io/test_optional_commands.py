@@ -1,4 +1,6 @@
-"""Commands that are only a nicety: a Redis that refuses one of them serves a bus and both kinds of links all the same."""
+"""Commands that are only a nicety: a Redis that refuses one of them serves a bus and both kinds of
+links all the same.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,26 @@ def weak(request: pytest.FixtureRequest, fresh: Fresh) -> dict[str, Any]:
     group = (
         None
         if request.param == "direct"
-        else fixture({"three": "three_servers", "sentinel": "sentinel_servers", "cluster": "cluster_servers"}[request.param])
+        else fixture(
+            {
+                "three": "three_servers",
+                "sentinel": "sentinel_servers",
+                "cluster": "cluster_servers",
+            }[request.param]
+        )
     )
-    servers = [fixture("redis_server")] if group is None else group.nodes if request.param == "cluster" else group.servers
+    servers = (
+        [fixture("redis_server")]
+        if group is None
+        else group.nodes
+        if request.param == "cluster"
+        else group.servers
+    )
     user, denied = fresh("user"), " ".join(NICETIES.values()).split()
     for server in servers:
-        server.command("ACL", "SETUSER", user, "reset", "on", ">secret", "~*", "&*", "+@all", *denied)
+        server.command(
+            "ACL", "SETUSER", user, "reset", "on", ">secret", "~*", "&*", "+@all", *denied
+        )
     url = servers[0].url if group is None else ",".join(group.urls)
     layout = "direct" if request.param == "three" else request.param
     return {"url": url, "layout": layout, "user": user, "password": "secret"}
@@ -84,7 +100,9 @@ async def test_a_bus_works_without_a_command_that_is_only_a_nicety(renamed: Embe
     await use("q", url=renamed.url)
 
 
-async def test_a_bus_works_for_a_user_without_these_rights(weak: dict[str, Any], fresh: Fresh) -> None:
+async def test_a_bus_works_for_a_user_without_these_rights(
+    weak: dict[str, Any], fresh: Fresh
+) -> None:
     await use(fresh(), **weak)
 
 

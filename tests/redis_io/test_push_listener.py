@@ -1,4 +1,6 @@
-"""The push listener: a push by any client wakes the waiting thread, and an unreachable server only delays that."""
+"""The push listener: a push by any client wakes the waiting thread, and an unreachable server only
+delays that.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def born(link: SyncLink, keys: QueueKeys) -> QueueKeys:
     return keys
 
 
-def test_a_listener_notifies_once_when_it_has_subscribed(listener: Started, fresh_keys: FreshKeys) -> None:
+def test_a_listener_notifies_once_when_it_has_subscribed(
+    listener: Started, fresh_keys: FreshKeys
+) -> None:
     made, notified = listener
     made.listen([fresh_keys().available])
     notified.again()
@@ -60,7 +64,9 @@ def test_a_push_notifies(listener: Started, link: SyncLink, fresh_keys: FreshKey
     notified.again()
 
 
-def test_a_push_to_another_queue_does_not_notify(listener: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_a_push_to_another_queue_does_not_notify(
+    listener: Started, link: SyncLink, fresh_keys: FreshKeys
+) -> None:
     made, notified = listener
     mine, other = born(link, fresh_keys()), born(link, fresh_keys())
     made.listen([mine.available])
@@ -71,7 +77,9 @@ def test_a_push_to_another_queue_does_not_notify(listener: Started, link: SyncLi
     assert not notified.wait(0.2)
 
 
-def test_a_listener_listens_to_queues_that_are_added_and_no_longer_to_others(listener: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_a_listener_listens_to_queues_that_are_added_and_no_longer_to_others(
+    listener: Started, link: SyncLink, fresh_keys: FreshKeys
+) -> None:
     made, _ = listener
     first, second = fresh_keys(), fresh_keys()
     made.listen([first.available])
@@ -80,17 +88,27 @@ def test_a_listener_listens_to_queues_that_are_added_and_no_longer_to_others(lis
     wait_until(lambda: (listeners(link, first), listeners(link, second)) == (0, 1))
 
 
-def test_a_listener_listens_to_more_queues_than_one_call_names(listener: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_a_listener_listens_to_more_queues_than_one_call_names(
+    listener: Started, link: SyncLink, fresh_keys: FreshKeys
+) -> None:
     made, _ = listener
     many = [fresh_keys() for _ in range(1201)]
     made.listen([keys.available for keys in many])
-    wait_until(lambda: listeners(link, many[0]) == listeners(link, many[600]) == listeners(link, many[-1]) == 1)
+    wait_until(
+        lambda: (
+            listeners(link, many[0]) == listeners(link, many[600]) == listeners(link, many[-1]) == 1
+        )
+    )
 
 
 def test_a_push_listener_survives_the_restart_of_its_server() -> None:
     notified = Notified()
     with EmbeddedRedis() as server:
-        listener, keys, link = RedisPushListenerThread(parse(server.url)[0], notified), QueueKeys("q"), link_to(server.url)
+        listener, keys, link = (
+            RedisPushListenerThread(parse(server.url)[0], notified),
+            QueueKeys("q"),
+            link_to(server.url),
+        )
         listener.listen([keys.available])
         notified.again()
         server.kill()
@@ -109,11 +127,20 @@ def test_a_push_listener_without_a_server_signals_nothing_and_can_be_stopped() -
     listener = RedisPushListenerThread(RedisServerAddress("127.0.0.1", port), notified)
     listener.listen(["c"])
     listener.stop()
-    wait_until(lambda: not any(thread.name == "busmq-push-listener" and thread is listener._thread for thread in threading.enumerate()))
+    wait_until(
+        lambda: (
+            not any(
+                thread.name == "busmq-push-listener" and thread is listener._thread
+                for thread in threading.enumerate()
+            )
+        )
+    )
     assert not notified.is_set()
 
 
-def test_a_stopped_push_listener_leaves_no_subscription_behind(redis_url: str, link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_a_stopped_push_listener_leaves_no_subscription_behind(
+    redis_url: str, link: SyncLink, fresh_keys: FreshKeys
+) -> None:
     keys = fresh_keys()
     listener = RedisPushListenerThread(parse(redis_url)[0], Notified())
     listener.listen([keys.available])

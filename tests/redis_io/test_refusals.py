@@ -1,4 +1,6 @@
-"""What Redis refuses is an error of its own kind, at once, and nothing of the refused call is stored. Both drivers."""
+"""What Redis refuses is an error of its own kind, at once, and nothing of the refused call is
+stored. Both drivers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import MAX_VALUE_BYTES, Message
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import LinkLost, MessageRefused, RedisFull, RedisReadOnly, RedisUnauthorized, RedisWritesPaused
+from busmq_spark.errors import (
+    LinkLost,
+    MessageRefused,
+    RedisFull,
+    RedisReadOnly,
+    RedisUnauthorized,
+    RedisWritesPaused,
+)
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.redis_io.conftest import Driver, absent
@@ -20,7 +29,9 @@ from tests.support_writes import CAUSES, pause_writes, resume_writes, writes_pau
 
 
 @pytest.mark.parametrize("password", ["wrong-secret", None])
-def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(driver: Driver, password: str | None) -> None:
+def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(
+    driver: Driver, password: str | None
+) -> None:
     with EmbeddedRedis(password="right-secret") as server:
         made = driver(RedisServerAddress("127.0.0.1", server.port, password=password))
         with pytest.raises(RedisUnauthorized) as caught:
@@ -34,27 +45,41 @@ def test_the_right_password_is_taken_from_the_url(driver: Driver) -> None:
         assert driver(server.url).execute(command("PING")) == b"PONG"
 
 
-def test_a_user_without_the_right_to_run_scripts_is_unauthorized(driver: Driver, redis_server: EmbeddedRedis) -> None:
-    redis_server.command("ACL", "SETUSER", "reader", "on", ">reader-secret", "~*", "+@all", "-rpush")
-    made = driver(RedisServerAddress("127.0.0.1", redis_server.port, user="reader", password="reader-secret"))
+def test_a_user_without_the_right_to_run_scripts_is_unauthorized(
+    driver: Driver, redis_server: EmbeddedRedis
+) -> None:
+    redis_server.command(
+        "ACL", "SETUSER", "reader", "on", ">reader-secret", "~*", "+@all", "-rpush"
+    )
+    made = driver(
+        RedisServerAddress("127.0.0.1", redis_server.port, user="reader", password="reader-secret")
+    )
     made.run(queue.attach(QueueKeys("acl"), "b", ttl_s=30))
     with pytest.raises(RedisUnauthorized):
         made.run(queue.push(QueueKeys("acl"), b"x"))
 
 
 def test_a_replica_is_read_only(driver: Driver, redis_server: EmbeddedRedis) -> None:
-    with EmbeddedRedis(replica_of=("127.0.0.1", redis_server.port)) as replica, pytest.raises(RedisReadOnly, match=str(replica.port)):
+    with (
+        EmbeddedRedis(replica_of=("127.0.0.1", redis_server.port)) as replica,
+        pytest.raises(RedisReadOnly, match=str(replica.port)),
+    ):
         driver(replica.url).run(queue.attach(QueueKeys("ro"), "b", ttl_s=30))
 
 
 def test_a_replica_that_lost_its_master_and_may_not_serve_is_waited_for(driver: Driver) -> None:
     settings = {"replica-serve-stale-data": "no"}
-    with EmbeddedRedis(replica_of=("127.0.0.1", absent().port), settings=settings) as replica, pytest.raises(LinkLost, match="MASTER is down"):
+    with (
+        EmbeddedRedis(replica_of=("127.0.0.1", absent().port), settings=settings) as replica,
+        pytest.raises(LinkLost, match="MASTER is down"),
+    ):
         driver(replica.url, patience_s=0.05).execute(command("GET", "a"))
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_a_master_that_pauses_writes_is_waited_for(driver: Driver, cause: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_master_that_pauses_writes_is_waited_for(
+    driver: Driver, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with EmbeddedRedis() as server:
         keys, made = QueueKeys("q"), driver(server.url, None)
         made.run(queue.attach(keys, "b", ttl_s=600))
@@ -62,7 +87,11 @@ def test_a_master_that_pauses_writes_is_waited_for(driver: Driver, cause: str, c
             assert made.run(queue.push(keys, b"one")) == 1
         with writes_paused(server, cause):
             assert made.run(queue.push_many(keys, [b"two", b"three"])) == 2
-        assert made.run(read_at(keys, 0, 9)) == [Message(1, b"one"), Message(2, b"two"), Message(3, b"three")]
+        assert made.run(read_at(keys, 0, 9)) == [
+            Message(1, b"one"),
+            Message(2, b"two"),
+            Message(3, b"three"),
+        ]
     assert caplog.text.count("BUSMQ_WRITES_PAUSED") == 1
 
 
@@ -73,7 +102,11 @@ def test_what_a_paused_master_refuses_was_not_executed(driver: Driver, cause: st
         made.run(queue.attach(keys, "b", ttl_s=600))
         made.run(queue.push(keys, b"one"))
         pause_writes(server, cause)
-        for flow in (queue.push(keys, b"two"), queue.pop(keys, reliable=False, ttl_s=600, most=9), queue.attach(QueueKeys("new"), "b", ttl_s=30)):
+        for flow in (
+            queue.push(keys, b"two"),
+            queue.pop(keys, reliable=False, ttl_s=600, most=9),
+            queue.attach(QueueKeys("new"), "b", ttl_s=30),
+        ):
             with pytest.raises(RedisWritesPaused, match="refuses writes for now") as caught:
                 made.run(flow)
             assert caught.value.retriable
@@ -102,7 +135,9 @@ def test_a_server_out_of_memory_is_full_and_has_stored_nothing_of_the_call(drive
                 made.run(flow)
         with pytest.raises(RedisFull):
             made.execute(command("RPUSH", "stage", "row"))
-        assert made.run(queue.pop(keys, reliable=True, ttl_s=600, most=9))[0].value == b"one"  # what makes room works
+        assert (
+            made.run(queue.pop(keys, reliable=True, ttl_s=600, most=9))[0].value == b"one"
+        )  # what makes room works
         made.run(queue.ack(keys, 0, ttl_s=600, restore=True))
         server.command("CONFIG", "SET", "maxmemory", "0")
         assert made.run(queue.push(keys, b"next")) == 2

@@ -1,4 +1,6 @@
-"""Many calls of one step are sent in parts, while Redis executes the first ones: what cannot be sent behind those leaves no reply behind."""
+"""Many calls of one step are sent in parts, while Redis executes the first ones: what cannot be
+sent behind those leaves no reply behind.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 
 
-def test_replies_stay_in_step_after_a_call_that_cannot_be_packed(redis_url: str, fresh: Fresh) -> None:
+def test_replies_stay_in_step_after_a_call_that_cannot_be_packed(
+    redis_url: str, fresh: Fresh
+) -> None:
     link = SyncLink(parse(redis_url)[0])
     key = fresh()
     calls = [command("SET", key, b"x" * 10_000) for _ in range(3)]

@@ -1,4 +1,6 @@
-"""The endpoint behind sentinels: who is master now, whatever some sentinels say or do not say. Both drivers ask."""
+"""The endpoint behind sentinels: who is master now, whatever some sentinels say or do not say. Both
+drivers ask.
+"""
 
 from __future__ import annotations
 
@@ -33,25 +35,43 @@ def find(master: SentinelMaster, way: str) -> RedisServerAddress:
 
 def test_the_first_sentinel_that_knows_the_name_is_believed(way: str) -> None:
     with FakeRedis(says(UNKNOWN)) as ignorant, FakeRedis(says(NAMED)) as knows:
-        found = find(SentinelMaster((absent(), ignorant.server, knows.server), "blue", DefaultCredentials("u", "p")), way)
+        found = find(
+            SentinelMaster(
+                (absent(), ignorant.server, knows.server), "blue", DefaultCredentials("u", "p")
+            ),
+            way,
+        )
     assert (found.host, found.port, found.user, found.password) == ("127.0.0.1", 7001, "u", "p")
     assert knows.seen == [[b"SENTINEL", b"get-master-addr-by-name", b"blue"]]
 
 
-def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options_even_if_others_are_down(way: str) -> None:
-    with FakeRedis(says(UNKNOWN)) as fake, pytest.raises(ConfigError, match=r"no master 'blue'.*redis\.sentinelMaster"):
+def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options_even_if_others_are_down(
+    way: str,
+) -> None:
+    with (
+        FakeRedis(says(UNKNOWN)) as fake,
+        pytest.raises(ConfigError, match=r"no master 'blue'.*redis\.sentinelMaster"),
+    ):
         find(SentinelMaster((fake.server, absent()), "blue"), way)
 
 
 def test_sentinels_that_are_all_down_are_unreachable_and_no_secret_shows(way: str) -> None:
     with pytest.raises(NoServerReachable) as caught:
-        find(SentinelMaster((absent(), absent()), login=DefaultCredentials(password="hidden-secret")), way)
+        find(
+            SentinelMaster(
+                (absent(), absent()), login=DefaultCredentials(password="hidden-secret")
+            ),
+            way,
+        )
     assert "hidden-secret" not in str(caught.value)
     assert "no sentinel answers" in str(caught.value)
 
 
 def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
-    with FakeRedis(says(b"-NOAUTH Authentication required.\r\n")) as fake, pytest.raises(RedisUnauthorized):
+    with (
+        FakeRedis(says(b"-NOAUTH Authentication required.\r\n")) as fake,
+        pytest.raises(RedisUnauthorized),
+    ):
         find(SentinelMaster((absent(), fake.server)), way)
 
 
@@ -63,8 +83,12 @@ def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
         (True, NoServerReachable(url="", reason=""), PATIENCE_S),
     ],
 )
-def test_a_failover_is_waited_for_only_while_a_server_answers(moves: bool, error: LinkLost, expected: float) -> None:
-    assert retry_time_s(SentinelMaster(()) if moves else RedisServerAddress("h", 1), error) == expected
+def test_a_failover_is_waited_for_only_while_a_server_answers(
+    moves: bool, error: LinkLost, expected: float
+) -> None:
+    assert (
+        retry_time_s(SentinelMaster(()) if moves else RedisServerAddress("h", 1), error) == expected
+    )
 
 
 class Elsewhere(RedisServerAddress):
@@ -84,16 +108,29 @@ def test_a_server_that_is_not_master_any_more_is_not_used(driver: Driver) -> Non
         assert {words[0] for words in fake.seen} == {b"ROLE"}
 
 
-def test_a_write_that_a_demoted_master_refuses_goes_to_the_next_master_even_if_it_is_not_idempotent(driver: Driver) -> None:
-    with FakeRedis(says(MASTER, b"-READONLY You can't write against a read only replica.\r\n", MASTER, b":1\r\n")) as fake:
+def test_a_write_that_a_demoted_master_refuses_goes_to_the_next_master_even_if_it_is_not_idempotent(
+    driver: Driver,
+) -> None:
+    with FakeRedis(
+        says(
+            MASTER, b"-READONLY You can't write against a read only replica.\r\n", MASTER, b":1\r\n"
+        )
+    ) as fake:
         assert driver(elsewhere(fake.server)).execute(command("INCR", "n", idempotent=False)) == 1
         assert [words[0] for words in fake.seen] == [b"ROLE", b"INCR", b"ROLE", b"INCR"]
 
 
-@pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
+@pytest.mark.parametrize(
+    "driver", ["async"], indirect=True
+)  # tests/faults has the blocking link follow one
 def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
     with EmbeddedSentinel(password="right") as group:
-        made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, DefaultCredentials(password="right")), patience_s=60)
+        made = driver(
+            SentinelMaster(
+                parse(",".join(group.urls)), group.name, DefaultCredentials(password="right")
+            ),
+            patience_s=60,
+        )
         made.execute(command("SET", "a", "before"))
         assert made.execute(command("WAIT", 1, 10_000)) == 1
         dead = group.kill_master()
@@ -103,7 +140,12 @@ def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
 
 def test_credentials_that_the_master_refuses_end_the_call_at_once(driver: Driver) -> None:
     with EmbeddedSentinel(replicas=0, sentinels=1, password="right") as group:
-        made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, DefaultCredentials(password="wrong-one")), patience_s=60)
+        made = driver(
+            SentinelMaster(
+                parse(",".join(group.urls)), group.name, DefaultCredentials(password="wrong-one")
+            ),
+            patience_s=60,
+        )
         with pytest.raises(BusError) as caught:
             made.execute(command("GET", "a"))
         assert isinstance(caught.value, RedisUnauthorized)

@@ -1,4 +1,6 @@
-"""Hash slots: the vectors of the specification, a real server's own answer for any key, maps with holes, redirections."""
+"""Hash slots: the vectors of the specification, a real server's own answer for any key, maps with
+holes, redirections.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,13 @@ from busmq_spark.redis_io.slots import Redirect, SlotMap, key_of, parse_redirect
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 
-TAGGED = st.lists(st.sampled_from([b"{", b"}", b"a", b"user", b"\xff", "é".encode()]), max_size=8).map(b"".join)
-MAP = SlotMap.parse([[100, 200, [b"a", 1], [b"replica", 9]], [0, 50, [b"", 2]], [SLOTS - 1, SLOTS - 1, [b"a", 1]]], "asked")
+TAGGED = st.lists(
+    st.sampled_from([b"{", b"}", b"a", b"user", b"\xff", "é".encode()]), max_size=8
+).map(b"".join)
+MAP = SlotMap.parse(
+    [[100, 200, [b"a", 1], [b"replica", 9]], [0, 50, [b"", 2]], [SLOTS - 1, SLOTS - 1, [b"a", 1]]],
+    "asked",
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +39,10 @@ def clustered() -> Iterator[SyncLink]:
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (b"123456789", 0x31C3),  # the check value of CRC16/XMODEM, as the specification of Redis Cluster gives it
+        (
+            b"123456789",
+            0x31C3,
+        ),  # the check value of CRC16/XMODEM, as the specification of Redis Cluster gives it
         (b"foo", 12182),
         (b"{foo}.bar", 12182),
         (b"x{foo}{bar}", 12182),
@@ -45,7 +55,9 @@ def test_a_slot_is_the_checksum_of_the_tag(key: bytes, expected: int) -> None:
 
 @given(st.lists(st.one_of(st.binary(max_size=40), TAGGED), min_size=1, max_size=50))
 def test_every_key_has_the_slot_that_redis_gives_it(clustered: SyncLink, keys: list[bytes]) -> None:
-    assert [slot_of_key(key) for key in keys] == clustered.execute([command("CLUSTER", "KEYSLOT", key) for key in keys])
+    assert [slot_of_key(key) for key in keys] == clustered.execute(
+        [command("CLUSTER", "KEYSLOT", key) for key in keys]
+    )
 
 
 def test_text_and_its_bytes_have_one_slot() -> None:
@@ -74,7 +86,16 @@ def test_the_key_that_routes_a_call(call: RedisCall, key: bytes | str | None) ->
 
 @pytest.mark.parametrize(
     ("slot", "owner"),
-    [(0, ("asked", 2)), (50, ("asked", 2)), (51, None), (99, None), (100, ("a", 1)), (200, ("a", 1)), (201, None), (SLOTS - 1, ("a", 1))],
+    [
+        (0, ("asked", 2)),
+        (50, ("asked", 2)),
+        (51, None),
+        (99, None),
+        (100, ("a", 1)),
+        (200, ("a", 1)),
+        (201, None),
+        (SLOTS - 1, ("a", 1)),
+    ],
 )
 def test_a_slot_between_two_ranges_has_no_owner(slot: int, owner: tuple[str, int] | None) -> None:
     assert MAP.owner(slot) == owner

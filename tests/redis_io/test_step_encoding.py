@@ -35,10 +35,16 @@ def test_words_that_are_packed_already_go_behind_the_others() -> None:
         plain = pack([call._replace(words=(*call.words, 5, "v"))], whole=True)
         assert pack([call._replace(wired=wired)], whole=True) == plain
         assert pack([script_as_eval(call._replace(wired=wired))]) == plain
-    assert pack([command("PING"), command("SET", "k")._replace(wired=wired)]) == pack([command("PING"), command("SET", "k", 5, "v")])
+    assert pack([command("PING"), command("SET", "k")._replace(wired=wired)]) == pack(
+        [command("PING"), command("SET", "k", 5, "v")]
+    )
 
 
 def test_a_signal_that_raises_while_a_command_is_packed_raises() -> None:
-    """Ctrl-C, or the interrupt of a notebook. In a process of its own: hiredis ended it with a segmentation fault."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    """Ctrl-C, or the interrupt of a notebook. In a process of its own: hiredis ended it with a
+    segmentation fault.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "interrupted ten times\n"), done.stderr

@@ -1,4 +1,6 @@
-"""Several calls under way at once, and calls given up half way: every reply reaches its own caller or is dropped."""
+"""Several calls under way at once, and calls given up half way: every reply reaches its own caller
+or is dropped.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,17 @@ def test_a_stream_survives_a_script_cache_flushed_in_its_middle(fresh_keys: Fres
     with EmbeddedRedis() as server:
         keys, link = fresh_keys(), link_to(server.url)
         link.run(queue.attach(keys, "b", ttl_s=60))
-        calls = [script("push", keys.peer_keys, (keys.available, b"%d" % n), idempotent=False) for n in range(1, 40)]
+        calls = [
+            script("push", keys.peer_keys, (keys.available, b"%d" % n), idempotent=False)
+            for n in range(1, 40)
+        ]
         for first, stored in link.stream(calls, 3):
             assert stored == 1
             assert first
             server.command("SCRIPT", "FLUSH")
-        assert [m.value for m in link.run(read_at(keys, 0, 99))] == [b"%d" % n for n in range(1, 40)]
+        assert [m.value for m in link.run(read_at(keys, 0, 99))] == [
+            b"%d" % n for n in range(1, 40)
+        ]
         link.close()
 
 
@@ -58,7 +65,9 @@ def test_replies_of_a_stream_closed_early_are_dropped(link: SyncLink) -> None:
     assert link.execute(command("ECHO", "mine")) == b"mine"
 
 
-def test_a_call_in_the_middle_of_a_stream_is_a_mistake_and_takes_no_reply_of_it(link: SyncLink) -> None:
+def test_a_call_in_the_middle_of_a_stream_is_a_mistake_and_takes_no_reply_of_it(
+    link: SyncLink,
+) -> None:
     stream = link.stream([command("ECHO", n) for n in range(9)], 4)
     next(stream)
     with pytest.raises(AssertionError):
@@ -102,7 +111,9 @@ def test_a_cancelled_call_leaves_no_reply_for_the_next(connected: bool) -> None:
             await link.execute(command("PING"))
         server.pause()
         task = asyncio.create_task(link.execute(command("ECHO", "cancelled")))
-        await asyncio.wait([task], timeout=0.05)  # on to where it waits for a reply that does not come
+        await asyncio.wait(
+            [task], timeout=0.05
+        )  # on to where it waits for a reply that does not come
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -120,7 +131,9 @@ def test_tasks_that_share_a_link_get_their_own_replies(redis_url: str) -> None:
     async def scenario() -> list[Any]:
         link = AsyncLink(parse(redis_url)[0])
         try:
-            return await asyncio.gather(*(link.execute([command("ECHO", n), command("ECHO", -n)]) for n in range(50)))
+            return await asyncio.gather(
+                *(link.execute([command("ECHO", n), command("ECHO", -n)]) for n in range(50))
+            )
         finally:
             await link.close()
 

@@ -20,15 +20,22 @@ def test_a_plain_url_has_the_default_port() -> None:
 
 
 @pytest.mark.parametrize(("urls", "servers"), GOOD)
-def test_a_url_is_understood(urls: str, servers: list[tuple[str, int, bool, str | None, str | None]]) -> None:
-    assert [(each.host, each.port, each.tls, each.user, each.password) for each in parse(urls)] == servers
+def test_a_url_is_understood(
+    urls: str, servers: list[tuple[str, int, bool, str | None, str | None]]
+) -> None:
+    assert [
+        (each.host, each.port, each.tls, each.user, each.password) for each in parse(urls)
+    ] == servers
 
 
 @pytest.mark.parametrize(
     ("url", "server"),
     [
         ("unix:///var/run/redis.sock", RedisServerAddress("", 0, path="/var/run/redis.sock")),
-        ("unix://me:secret@/run/my%20redis.sock", RedisServerAddress("", 0, path="/run/my redis.sock", user="me", password="secret")),
+        (
+            "unix://me:secret@/run/my%20redis.sock",
+            RedisServerAddress("", 0, path="/run/my redis.sock", user="me", password="secret"),
+        ),
         ("unix:///run/a@b%3Fc%23d", RedisServerAddress("", 0, path="/run/a@b?c#d")),
     ],
 )
@@ -37,7 +44,12 @@ def test_a_unix_socket_is_understood(url: str, server: RedisServerAddress) -> No
 
 
 def test_a_password_given_apart_is_for_urls_that_have_none() -> None:
-    assert [server.password for server in parse("redis://a,redis://:own@b,unix:///c", DefaultCredentials(password="apart"))] == [
+    assert [
+        server.password
+        for server in parse(
+            "redis://a,redis://:own@b,unix:///c", DefaultCredentials(password="apart")
+        )
+    ] == [
         "apart",
         "own",
         "apart",
@@ -74,8 +86,14 @@ def test_a_bad_url_among_several_is_named_by_its_place() -> None:
 def test_a_masked_url_shows_the_address_and_that_there_are_credentials() -> None:
     assert RedisServerAddress("h", 1, user="me", password="secret").masked_url == "redis://***@h:1"
     assert RedisServerAddress("h", 1).masked_url == "redis://h:1"
-    assert RedisServerAddress("::1", 1, tls=True, password="secret").masked_url == "rediss://***@[::1]:1"
-    assert RedisServerAddress("", 0, path="/run/s", password="secret").masked_url == "unix://***@/run/s"
+    assert (
+        RedisServerAddress("::1", 1, tls=True, password="secret").masked_url
+        == "rediss://***@[::1]:1"
+    )
+    assert (
+        RedisServerAddress("", 0, path="/run/s", password="secret").masked_url
+        == "unix://***@/run/s"
+    )
 
 
 def test_a_server_travels_with_its_password_though_it_never_shows_it() -> None:
@@ -83,18 +101,37 @@ def test_a_server_travels_with_its_password_though_it_never_shows_it() -> None:
     assert pickle.loads(pickle.dumps(server)) == server
 
 
-# No character of the frame around it, so that finding it means it leaked; but everything that breaks URLs.
-secrets = st.text(st.sampled_from("QZ@:/?#,[]%é😀 "), min_size=1).map(lambda middle: f"XQ{middle}QX")
+# No character of the frame around it, so that finding it means it leaked; but everything that
+# breaks URLs.
+secrets = st.text(st.sampled_from("QZ@:/?#,[]%é😀 "), min_size=1).map(
+    lambda middle: f"XQ{middle}QX"
+)
 frames = st.sampled_from(
-    ["redis://:{}@h:1", "redis://me:{}@h:1", "redis://{}@h:1", "rediss://me:{}@h", "unix://:{}@/s", "redis://:{}", "redis://me:{}", "{}@h:1", ":{}@h"]
+    [
+        "redis://:{}@h:1",
+        "redis://me:{}@h:1",
+        "redis://{}@h:1",
+        "rediss://me:{}@h",
+        "unix://:{}@/s",
+        "redis://:{}",
+        "redis://me:{}",
+        "{}@h:1",
+        ":{}@h",
+    ]
 )
 
 
-@given(secrets, frames, st.sampled_from(["{}", "redis://a,{}", "{},redis://b:2", "redis://a,{},nonsense"]))
+@given(
+    secrets,
+    frames,
+    st.sampled_from(["{}", "redis://a,{}", "{},redis://b:2", "redis://a,{},nonsense"]),
+)
 @example("XQ,QX", "redis://:{}@h:1", "{}")
 @example("XQ:QX", "{}@h:1", "{}")
 @example("XQ#Q@ZQX", "redis://:{}@h:1", "{}")
-def test_a_password_never_shows_however_it_breaks_its_url(secret: str, frame: str, around: str) -> None:
+def test_a_password_never_shows_however_it_breaks_its_url(
+    secret: str, frame: str, around: str
+) -> None:
     assume("@" not in secret or frame.count("@"))  # redis://:a@b is a good URL, of the host b
     try:
         servers = parse(around.format(frame.format(secret)))
@@ -103,7 +140,10 @@ def test_a_password_never_shows_however_it_breaks_its_url(secret: str, frame: st
     else:
         shown = " ".join(f"{server.masked_url} {server!r}" for server in servers if server.password)
         shown += "".join(server.host for server in servers)
-        assert [server.password for server in servers if server.password] or frame in ("redis://:{}", "redis://me:{}")
+        assert [server.password for server in servers if server.password] or frame in (
+            "redis://:{}",
+            "redis://me:{}",
+        )
     assert "xq" not in shown.lower()
     assert "qx" not in shown.lower()
 
@@ -118,6 +158,8 @@ def test_a_password_never_shows_however_it_breaks_its_url(secret: str, frame: st
     ],
 )
 def test_what_redis_echoes_of_a_command_is_not_repeated(said: str) -> None:
-    error = translate_redis_error(rx.ResponseError(said), RedisServerAddress("h", 1, password="XQsecretQX"))
+    error = translate_redis_error(
+        rx.ResponseError(said), RedisServerAddress("h", 1, password="XQsecretQX")
+    )
     assert "XQsecretQX" not in str(error) + repr(error.details)
     assert "a row of somebody" not in str(error) + repr(error.details)

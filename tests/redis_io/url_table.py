@@ -50,7 +50,10 @@ BAD: list[tuple[str, str]] = [
     ("redis://h#", "a fragment"),
     ("redis://h/0#/5", "a fragment"),
     ("redis://a,redis://b/5", "URL 2 of 2 in redis.url: it names database 5"),
-    ("redis://a,redis://b,redis://a:6379", "URL 3 of 3 in redis.url: it names the server of URL 1 again"),
+    (
+        "redis://a,redis://b,redis://a:6379",
+        "URL 3 of 3 in redis.url: it names the server of URL 1 again",
+    ),
     ("redis://a,redis://A", "names the server of URL 1 again"),
     ("redis://a,rediss://me:x@a", "names the server of URL 1 again"),
     ("redis://[::1],redis://[::1]:6379", "names the server of URL 1 again"),

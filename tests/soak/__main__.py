@@ -1,9 +1,12 @@
-"""Faults without end: ``make soak``, or ``python -m tests.soak --seconds 7200 [--seed N] [--round N] [--kind python]``.
+"""Faults without end: ``make soak``, or
+``python -m tests.soak --seconds 7200 [--seed N] [--round N] [--kind python]``.
 
-A round is one query, from queue to queue or from topic to topic, beside a shared group or over to a mirror, and one to three faults, all drawn
-from the seed and its number alone. It ends when all that was fed has arrived, each message once and in order, or when an error has said which
-messages are gone, and why. A line per round, a table at the end; the exit code is 1 after a violation, whose line says how to repeat it, and 130
-after Ctrl-C. Clocks are set and power is cut where a C compiler is at hand.
+A round is one query, from queue to queue or from topic to topic, beside a shared group or over to a
+mirror, and one to three faults, all drawn from the seed and its number alone. It ends when all that
+was fed has arrived, each message once and in order, or when an error has said which messages are
+gone, and why. A line per round, a table at the end; the exit code is 1 after a violation, whose
+line says how to repeat it, and 130 after Ctrl-C. Clocks are set and power is cut where a C compiler
+is at hand.
 """
 
 from __future__ import annotations
@@ -58,14 +61,18 @@ class Result:
         errors = f"errors {', '.join(dict.fromkeys(self.errors))}; " if self.errors else ""
         done = "; ".join(self.done)
         left = f"{errors}{self.keys} keys, {self.driver_mb} MB, {self.took_s:.0f} s"
-        return f"{self.number:4} {self.kind:10} {done}: {self.rows} rows, {self.starts} starts, {left}"
+        return (
+            f"{self.number:4} {self.kind:10} {done}: {self.rows} rows, {self.starts} starts, {left}"
+        )
 
 
 def one(site: Site, drivers: Drivers, number: int, arguments: argparse.Namespace) -> Result:
     """One round."""
     chance, began = random.Random(f"{arguments.seed}:{number}"), time.monotonic()
     kind = chance.choice(arguments.kind or KINDS)
-    named = [fault for fault in FAULTS if fault.name in (arguments.fault or ()) and kind in fault.kinds]
+    named = [
+        fault for fault in FAULTS if fault.name in (arguments.fault or ()) and kind in fault.kinds
+    ]
     faults = [chance.choice(named)] if named else chosen(chance, kind)
     result = Result(number, kind)
     run = RUNS.get(kind, Run)(site, drivers, number, kind, chance)
@@ -80,14 +87,19 @@ def one(site: Site, drivers: Drivers, number: int, arguments: argparse.Namespace
             run.tend()
             run.feed(chance.randint(1, 4) * 500)
             if fault.harms:  # what a query has never planned it cannot miss
-                run.until(lambda: run.checkpoint.planned >= 0 and run.count_sunk() > 0, "the first batch is in the offset log")
+                run.until(
+                    lambda: run.checkpoint.planned >= 0 and run.count_sunk() > 0,
+                    "the first batch is in the offset log",
+                )
             run.harmed |= fault.harms
-            result.done.append(fault.name)  # before it happens, so that the line of a violation has it
+            result.done.append(
+                fault.name
+            )  # before it happens, so that the line of a violation has it
             detail = fault.do(run)
             result.done[-1] += f" ({detail})" if detail else ""
         run.settle()
         result.keys, result.driver_mb = run.finish()
-    except Exception as error:  # noqa: BLE001  the next round may find more
+    except Exception as error:  # noqa: BLE001  # the next round may find more
         where = "" if isinstance(error, Violation) else f"\n{traceback.format_exc()}"
         result.violation = (str(error) or repr(error)) + where
         site.calm()
@@ -107,7 +119,13 @@ def summary(results: list[Result]) -> Table:
         by[result.kind].append(result)
     for kind, of in sorted(by.items()):
         errors = Counter(code for result in of for code in result.errors)
-        numbers = (len(of), round(sum(r.took_s for r in of) / 60), sum(r.rows for r in of), sum(r.starts for r in of), sum(len(r.done) for r in of))
+        numbers = (
+            len(of),
+            round(sum(r.took_s for r in of) / 60),
+            sum(r.rows for r in of),
+            sum(r.starts for r in of),
+            sum(len(r.done) for r in of),
+        )
         codes = ", ".join(f"{code} {count}" for code, count in errors.most_common())
         table.add_row(kind, *map(str, numbers), codes, str(sum(bool(r.violation) for r in of)))
     return table
@@ -115,43 +133,87 @@ def summary(results: list[Result]) -> Table:
 
 def soak(arguments: argparse.Namespace, console: Console, results: list[Result]) -> None:
     """Round after round, each with its result, until the time is over."""
-    columns = (BarColumn(), TextColumn("round {task.fields[round]}, {task.fields[bad]} violations"), TimeElapsedColumn())
+    columns = (
+        BarColumn(),
+        TextColumn("round {task.fields[round]}, {task.fields[bad]} violations"),
+        TimeElapsedColumn(),
+    )
     bars = Progress(*columns, console=console, transient=True)
-    with tempfile.TemporaryDirectory(prefix="busmq-soak-") as folder, Site(Path(folder)) as site, bars as progress:
+    with (
+        tempfile.TemporaryDirectory(prefix="busmq-soak-") as folder,
+        Site(Path(folder)) as site,
+        bars as progress,
+    ):
         if java.VARIABLE not in os.environ:  # what started this may have made it
             java.share_classes(Path(folder))
-        os.environ["SPARK_SUBMIT_OPTS"] += f" -Djava.io.tmpdir={folder}"  # a Spark that is killed leaves its folders behind
+        os.environ["SPARK_SUBMIT_OPTS"] += (
+            f" -Djava.io.tmpdir={folder}"  # a Spark that is killed leaves its folders behind
+        )
         drivers, began = Drivers(Path(folder), site.machines["spark"]), time.monotonic()
-        bar, number = progress.add_task("soak", total=arguments.seconds, round=0, bad=0), arguments.round or 1
+        bar, number = (
+            progress.add_task("soak", total=arguments.seconds, round=0, bad=0),
+            arguments.round or 1,
+        )
         try:
-            while not results or (arguments.round is None and time.monotonic() - began < arguments.seconds):
+            while not results or (
+                arguments.round is None and time.monotonic() - began < arguments.seconds
+            ):
                 result = one(site, drivers, number, arguments)
                 results.append(result)
                 console.print(result.line(), markup=False, highlight=False, soft_wrap=True)
                 if result.violation:
-                    words = [f"--{name} '{each}'" for name in ("kind", "fault") for each in getattr(arguments, name) or ()]
-                    again = f"python -m tests.soak --seed {arguments.seed} --round {number} {' '.join(words)}"
-                    console.print(f"     VIOLATION: {result.violation}\n     again: {again}", markup=False, highlight=False, soft_wrap=True)
+                    words = [
+                        f"--{name} '{each}'"
+                        for name in ("kind", "fault")
+                        for each in getattr(arguments, name) or ()
+                    ]
+                    again = (
+                        f"python -m tests.soak --seed {arguments.seed} --round {number}"
+                        f" {' '.join(words)}"
+                    )
+                    console.print(
+                        f"     VIOLATION: {result.violation}\n     again: {again}",
+                        markup=False,
+                        highlight=False,
+                        soft_wrap=True,
+                    )
                 number += 1
                 bad = sum(bool(each.violation) for each in results)
-                progress.update(bar, completed=min(time.monotonic() - began, arguments.seconds), round=number - 1, bad=bad)
+                progress.update(
+                    bar,
+                    completed=min(time.monotonic() - began, arguments.seconds),
+                    round=number - 1,
+                    bad=bad,
+                )
         finally:
             drivers.kill()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seconds", type=float, default=7200)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     parser.add_argument("--round", type=int, help="this round alone")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only these queries")
-    parser.add_argument("--fault", action="append", choices=[fault.name for fault in FAULTS], help="one of these a round, where they can happen")
+    parser.add_argument(
+        "--fault",
+        action="append",
+        choices=[fault.name for fault in FAULTS],
+        help="one of these a round, where they can happen",
+    )
     arguments = parser.parse_args()
     if find_jar() is None:  # what the Java module runs is left out
         arguments.kind = arguments.kind or ["python", "federation", *VARIANTS]
     if java.VARIABLE not in os.environ:
         java.prepare()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what runs in the background without the first
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # a shell starts what runs in the background without the first
         signal.signal(number, signal.default_int_handler)
     console = Console()
     console.print(f"seed {arguments.seed}", highlight=False)
@@ -159,7 +221,9 @@ def main() -> int:
     try:
         soak(arguments, console, results)
     except KeyboardInterrupt:
-        console.print(f"interrupted: seed {arguments.seed}, {len(results)} rounds done", highlight=False)
+        console.print(
+            f"interrupted: seed {arguments.seed}, {len(results)} rounds done", highlight=False
+        )
         return 130
     console.print(summary(results))
     return int(any(result.violation for result in results))

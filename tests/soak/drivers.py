@@ -26,7 +26,14 @@ class Drivers:
         """A new one."""
         self._made += 1
         self._all = [each for each in self._all if each.lives]
-        self._all.append(DriverProcess(self._folder / f"driver-{self._made}", master, live=live, more=self._machine.environment))
+        self._all.append(
+            DriverProcess(
+                self._folder / f"driver-{self._made}",
+                master,
+                live=live,
+                more=self._machine.environment,
+            )
+        )
         return self._all[-1]
 
     def give_back(self, driver: DriverProcess, master: str, *, live: bool) -> None:

@@ -1,4 +1,6 @@
-"""What may happen to a query. Each fault does its harm, ends it or leaves it to ``Site.calm``, and lets ``Run`` see to the rest."""
+"""What may happen to a query. Each fault does its harm, ends it or leaves it to ``Site.calm``, and
+lets ``Run`` see to the rest.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,25 @@ HELD_S = 60.0
 
 
 def some_command(run: Run) -> tuple[str, Callable[[Command], bool], int]:
-    """A point in the life of a batch: its name, the command that marks it, and how many of those pass before."""
+    """A point in the life of a batch: its name, the command that marks it, and how many of those
+    pass before.
+    """
     name = run.chance.choice(("stage", "record", "commit", "ack_to", "state", "range"))
     skip = run.chance.randrange(4) if name in ("stage", "commit", "range") else 0
     if name == "range":
-        return name, lambda command: command.name == "LRANGE" and command.keys[0].endswith(":messages"), skip
+        return (
+            name,
+            lambda command: command.name == "LRANGE" and command.keys[0].endswith(":messages"),
+            skip,
+        )
     if name == "stage":
-        return name, lambda command: command.name in ("stage", "RPUSHX", "push") and "out-" in command.keys[0], skip
+        return (
+            name,
+            lambda command: (
+                command.name in ("stage", "RPUSHX", "push") and "out-" in command.keys[0]
+            ),
+            skip,
+        )
     return name, lambda command: command.name == name, skip
 
 
@@ -142,7 +156,10 @@ def links_silent(run: Run) -> str:
 
 def links_slow(run: Run) -> str:
     line = run.site.far if run.kind in FEDERATED and run.chance.random() < 0.5 else run.site.line
-    line.delay_s, line.bytes_per_s = run.chance.choice((0.01, 0.05, 0.1)), run.chance.choice((None, 200_000.0))
+    line.delay_s, line.bytes_per_s = (
+        run.chance.choice((0.01, 0.05, 0.1)),
+        run.chance.choice((None, 200_000.0)),
+    )
     run.feed(500)
     pause(run.chance, 1, 8)
     line.delay_s, line.bytes_per_s = 0.0, None
@@ -150,7 +167,9 @@ def links_slow(run: Run) -> str:
 
 
 def redis_full(run: Run) -> str:
-    used = int(str(run.site.server.command("INFO", "memory")).partition("used_memory:")[2].split()[0])
+    used = int(
+        str(run.site.server.command("INFO", "memory")).partition("used_memory:")[2].split()[0]
+    )
     run.feed(1000)
     run.site.server.command("CONFIG", "SET", "maxmemory", str(used))
     pause(run.chance, 0, 6)
@@ -167,15 +186,22 @@ def server_killed(run: Run) -> str:
 
 
 def second_driver(run: Run) -> str:
-    """Another driver goes on with the same checkpoint, shared or copied, while the first still runs."""
-    folder, copied = run.checkpoint.folder, run.chance.random() < 0.5 and run.checkpoint.planned >= 0
+    """Another driver goes on with the same checkpoint, shared or copied, while the first still
+    runs.
+    """
+    folder, copied = (
+        run.checkpoint.folder,
+        run.chance.random() < 0.5 and run.checkpoint.planned >= 0,
+    )
     other = run.folder / "copied"
     if copied:
         with suppress(shutil.Error):  # Spark removes a file now and then
             shutil.copytree(folder, other)
     first, run.driver = run.driver, None
     environment = run.site.machines["spark"].environment
-    with DriverProcess(run.folder / "second", run.master, live=run.kind == "live", more=environment) as run.driver:
+    with DriverProcess(
+        run.folder / "second", run.master, live=run.kind == "live", more=environment
+    ) as run.driver:
         run.checkpoint.folder = other if copied else folder
         run.begin()
         run.feed(500)
@@ -197,9 +223,15 @@ def power_lost(run: Run) -> str:
 
 
 def clock_set(run: Run) -> str:
-    """Of the drivers, of the federation server; that of Redis only back, for ahead it ends what has a ttl."""
-    name = run.chance.choice(("spark", "redis", "serve") if run.kind == "federation" else ("spark", "redis"))
-    seconds = run.chance.choice((-86_400, -3600) if name == "redis" else (-86_400, -3600, -2, 3600, 86_400))
+    """Of the drivers, of the federation server; that of Redis only back, for ahead it ends what has
+    a ttl.
+    """
+    name = run.chance.choice(
+        ("spark", "redis", "serve") if run.kind == "federation" else ("spark", "redis")
+    )
+    seconds = run.chance.choice(
+        (-86_400, -3600) if name == "redis" else (-86_400, -3600, -2, 3600, 86_400)
+    )
     run.site.machines[name].set_clock(seconds)
     run.feed(500)
     return f"{name} {seconds:+} s"
@@ -228,12 +260,18 @@ def queue_flushed(run: Run) -> str:
 
 def messages_taken(run: Run) -> str:
     run.feed(500)
-    run.bus.link.run(queues.pop(run.bus.keys(run.source), reliable=False, ttl_s=3600, most=run.chance.randint(1, 300)))
+    run.bus.link.run(
+        queues.pop(
+            run.bus.keys(run.source), reliable=False, ttl_s=3600, most=run.chance.randint(1, 300)
+        )
+    )
     return ""
 
 
 def power_lost_unsynced(run: Run) -> str:
-    """With Spark's own manager, which syncs nothing: what the sink has not synced may be gone, or be cut."""
+    """With Spark's own manager, which syncs nothing: what the sink has not synced may be gone, or
+    be cut.
+    """
     pause(run.chance, 0, 3)
     run.lose_driver()
     last, before, lost = run.checkpoint.planned, _sizes(run), 0
@@ -247,7 +285,9 @@ def power_lost_unsynced(run: Run) -> str:
 
 
 def _sizes(run: Run) -> dict[Path, int]:
-    return {file: file.stat().st_size for file in run.checkpoint.folder.rglob("*") if file.is_file()}
+    return {
+        file: file.stat().st_size for file in run.checkpoint.folder.rglob("*") if file.is_file()
+    }
 
 
 def checkpoint_restored(run: Run) -> str:
@@ -269,7 +309,9 @@ def checkpoint_restored(run: Run) -> str:
 
 
 def redis_restored(run: Run) -> str:
-    """From a copy some seconds old: what was pushed, appended and acked since then is gone, or there again."""
+    """From a copy some seconds old: what was pushed, appended and acked since then is gone, or
+    there again.
+    """
     server, copy = run.site.server, run.folder / "redis"
     copy.mkdir(parents=True, exist_ok=True)
     for file in server.folder.glob("appendonly*"):
@@ -303,7 +345,10 @@ def sink_closed(run: Run) -> str:
     pause(run.chance, 0, 1)
     keys, ours = run.bus.keys(run.out), run.chance.random() < 0.5
     names = keys.all if ours else keys.peer_keys
-    text = "local held = redis.call('LRANGE', KEYS[2], 0, -1) redis.call('DEL', unpack(KEYS)) return held"
+    text = (
+        "local held = redis.call('LRANGE', KEYS[2], 0, -1) redis.call('DEL', unpack(KEYS)) return"
+        " held"
+    )
     run.bus.link.execute(command("PING"))
     held = run.bus.link.execute(command("EVAL", text, len(names), *names))
     run.taken += [int(value) for value in held[1::2]]
@@ -312,7 +357,9 @@ def sink_closed(run: Run) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """``harms``: whether messages may be missing afterwards, if an error reports it; ``kinds``: of which rounds; ``own``: each has one of these."""
+    """``harms``: whether messages may be missing afterwards, if an error reports it; ``kinds``: of
+    which rounds; ``own``: each has one of these.
+    """
 
     do: Callable[[Run], str]
     harms: bool = False
@@ -329,7 +376,9 @@ SETTABLE = KINDS if can_be_set() else ()
 SYNCED = SETTABLE if find_jar() else ()
 FAULTS = [
     Fault(driver_killed),
-    Fault(driver_killed_at_a_command, kinds=(*QUEUES, "topic", "shared")),  # the sink of a mirror's round is not behind the proxy
+    Fault(
+        driver_killed_at_a_command, kinds=(*QUEUES, "topic", "shared")
+    ),  # the sink of a mirror's round is not behind the proxy
     Fault(packet_late, kinds=BATCHES),
     Fault(worker_killed, kinds=("python", "java", "topic")),
     Fault(redis_killed),
@@ -342,7 +391,9 @@ FAULTS = [
     Fault(server_killed, kinds=FEDERATED),
     Fault(second_driver, kinds=("python", "java", "topic")),
     Fault(power_lost, kinds=SYNCED),
-    Fault(clock_set, kinds=tuple(kind for kind in SETTABLE if kind != "shared")),  # a lease of a Redis that is set back lasts as much longer
+    Fault(
+        clock_set, kinds=tuple(kind for kind in SETTABLE if kind != "shared")
+    ),  # a lease of a Redis that is set back lasts as much longer
     Fault(topic_grown, kinds=("topic",), own=True),
     Fault(group_worker_killed, kinds=("shared",), own=True),
     Fault(group_worker_stopped, kinds=("shared",), own=True),
@@ -354,7 +405,11 @@ FAULTS = [
     Fault(queue_flushed, harms=True, kinds=QUEUES),
     Fault(messages_taken, harms=True, kinds=QUEUES),
     Fault(sink_closed, harms=True, kinds=QUEUES),
-    Fault(power_lost_unsynced, harms=True, kinds=tuple(kind for kind in BATCHES if kind in SETTABLE and kind in QUEUES)),
+    Fault(
+        power_lost_unsynced,
+        harms=True,
+        kinds=tuple(kind for kind in BATCHES if kind in SETTABLE and kind in QUEUES),
+    ),
     Fault(redis_restored, harms=True, kinds=QUEUES),
     Fault(redis_clock_ahead, harms=True, kinds=tuple(kind for kind in SETTABLE if kind in QUEUES)),
     Fault(checkpoint_restored, harms=True, kinds=("python", "java", "federation")),
@@ -362,7 +417,9 @@ FAULTS = [
 
 
 def chosen(chance: random.Random, kind: str) -> list[Fault]:
-    """The faults of one round: one to three, at most one of them harmful and that the last; those of a variant are its own or follow one."""
+    """The faults of one round: one to three, at most one of them harmful and that the last; those
+    of a variant are its own or follow one.
+    """
     harmless = [fault for fault in FAULTS if kind in fault.kinds and not fault.harms]
     harmful = [fault for fault in FAULTS if kind in fault.kinds and fault.harms]
     found = chance.choices(harmless, k=chance.randint(1, 3))
@@ -371,5 +428,6 @@ def chosen(chance: random.Random, kind: str) -> list[Fault]:
     if chance.random() >= 0.3:
         return found
     harm = chance.choice(harmful)
-    # Its manager syncs nothing, in the whole round: what a power cut before it may leave is what it is about itself.
+    # Its manager syncs nothing, in the whole round: what a power cut before it may leave is what it
+    # is about itself.
     return [harm] if harm.do is power_lost_unsynced else [*found[:1], harm]

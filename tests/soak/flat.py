@@ -6,8 +6,16 @@ from collections.abc import Mapping
 
 import psutil
 
-ALLOWED = {"MB of heap": 100, "MB resident": 150, "threads": 40, "threads of Python": 20, "open files": 100}
-"""So much more than at the end of its first round of a kind a process may have at the end of any other: a first one starts what the kind needs."""
+ALLOWED = {
+    "MB of heap": 100,
+    "MB resident": 150,
+    "threads": 40,
+    "threads of Python": 20,
+    "open files": 100,
+}
+"""So much more than at the end of its first round of a kind a process may have at the end of any
+other: a first one starts what the kind needs.
+"""
 
 
 class Flat:
@@ -28,4 +36,8 @@ class Flat:
 def figures_of(pid: int) -> dict[str, float]:
     """Those that the system knows."""
     process = psutil.Process(pid)
-    return {"MB resident": process.memory_info().rss / 2**20, "threads": process.num_threads(), "open files": process.num_fds()}
+    return {
+        "MB resident": process.memory_info().rss / 2**20,
+        "threads": process.num_threads(),
+        "open files": process.num_fds(),
+    }

@@ -1,4 +1,6 @@
-"""The machines of a soak: their clocks can be set, and their power cut. Both by ``machine.c``, preloaded into what runs on them."""
+"""The machines of a soak: their clocks can be set, and their power cut. Both by ``machine.c``,
+preloaded into what runs on them.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,14 @@ class Machine:
         self._clock.write_bytes(struct.pack("q", 0))
         if can_be_set():
             library = folder / "machine.so"
-            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
-            self.environment = {"LD_PRELOAD": str(library), "MACHINE_CLOCK": str(self._clock), "MACHINE_DISK": str(self._disk)}
+            subprocess.run(
+                ["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True
+            )
+            self.environment = {
+                "LD_PRELOAD": str(library),
+                "MACHINE_CLOCK": str(self._clock),
+                "MACHINE_DISK": str(self._disk),
+            }
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -54,12 +62,15 @@ class Machine:
             file.write(struct.pack("q", ahead + seconds))
 
     def forget(self) -> None:
-        """What was synced so far is of no interest any more; the numbers of its files may be given to others."""
+        """What was synced so far is of no interest any more; the numbers of its files may be given
+        to others.
+        """
         for file in self._disk.iterdir():
             file.unlink()
 
     def cut_power(self, folder: Path, chance: random.Random) -> int:
-        """Of ``folder``, whose users are dead, keep what was synced; of the rest, chance decides. The result is how many changes got lost.
+        """Of ``folder``, whose users are dead, keep what was synced; of the rest, chance decides.
+        The result is how many changes got lost.
 
         A name is kept by a sync of its folder, the bytes behind it by one of the file.
         """
@@ -74,7 +85,11 @@ class Machine:
             else:
                 lost += self._cut_bytes(file, number, chance)
         for name, number in names.items():  # a removal that was not synced
-            if not (folder / name).exists() and (synced := self._disk / str(number)).exists() and chance.random() < 0.5:
+            if (
+                not (folder / name).exists()
+                and (synced := self._disk / str(number)).exists()
+                and chance.random() < 0.5
+            ):
                 shutil.copy(synced, folder / name)
                 lost += 1
         return lost

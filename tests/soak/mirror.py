@@ -1,4 +1,6 @@
-"""A round whose queue is mirrored over a federation link: its data centre is lost, the mirror promoted, and the query goes on there as it stood."""
+"""A round whose queue is mirrored over a federation link: its data centre is lost, the mirror
+promoted, and the query goes on there as it stood.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +24,51 @@ from tests.soak.site import SECRET, Site
 
 
 class MirrorRun(Run):
-    """From queue ``in-<round>`` of the site, and later of a server here, to ``out-<round>`` of that server; here is the mirror, too."""
+    """From queue ``in-<round>`` of the site, and later of a server here, to ``out-<round>`` of that
+    server; here is the mirror, too.
+    """
 
-    def __init__(self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random) -> None:
+    def __init__(
+        self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random
+    ) -> None:
         super().__init__(site, drivers, number, kind, chance)
         self.folder.mkdir(exist_ok=True)
         self._stack = ExitStack()
         self.here = self._stack.enter_context(EmbeddedRedis(self.folder / "here", aof=True))
         self.sink_bus, self.sink_where = Bus(self.here), {"redis.url": self.here.url}
         self.whole = chance.random() < 0.7
-        """Whether the mirror has everything when the site is lost. If not, the query may have read what it has not."""
+        """Whether the mirror has everything when the site is lost. If not, the query may have read
+        what it has not.
+        """
         self.promoted: int | None = None
-        """So many messages the mirror had when it was promoted; what came then has a mark of its own."""
+        """So many messages the mirror had when it was promoted; what came then has a mark of its
+        own.
+        """
         self._mirror: subprocess.Popen[bytes] | None = None
         self._stack.callback(self.kill_mirror)
 
     # The mirror
 
     def start_mirror(self) -> None:
-        """Unless it runs, or the site is lost: one that is started then ends at once, as it should."""
-        if not self.site.server.running or (self._mirror is not None and self._mirror.poll() is None):
+        """Unless it runs, or the site is lost: one that is started then ends at once, as it
+        should.
+        """
+        if not self.site.server.running or (
+            self._mirror is not None and self._mirror.poll() is None
+        ):
             return
-        words = [*COMMAND, "mirror", "--from", f"ws://127.0.0.1:{self.site.far.port}/bus", self.source]
+        words = [
+            *COMMAND,
+            "mirror",
+            "--from",
+            f"ws://127.0.0.1:{self.site.far.port}/bus",
+            self.source,
+        ]
         with (self.folder / "mirror.log").open("ab") as log:
             where = {**environment(self.here.url), "BUSMQ_MIRROR_SECRET": SECRET}
-            self._mirror = subprocess.Popen(words, env=where, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._mirror = subprocess.Popen(
+                words, env=where, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def kill_mirror(self) -> None:
         if self._mirror is not None:
@@ -111,18 +133,25 @@ class MirrorRun(Run):
 
     def promote(self) -> None:
         words = [*COMMAND, "mirror", "promote", "--json", self.source]
-        done = subprocess.run(words, env=environment(self.here.url), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, env=environment(self.here.url), capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise Violation(f"the mirror is not promoted: {done.stderr[-1000:]}")
         self.promoted = json.loads(done.stdout)["promoted_behind"]
         if self.whole and self.promoted != self.fed[self.source]:
-            raise Violation(f"the mirror was promoted with {self.promoted} messages, and had all {self.fed[self.source]}")
+            raise Violation(
+                f"the mirror was promoted with {self.promoted} messages, and had all"
+                f" {self.fed[self.source]}"
+            )
         self.harmed = not self.whole
         self.fed[self.source] = self.promoted
         self.bus, self.source_where = self.sink_bus, self.sink_where
 
     def see_site_again(self) -> None:
-        """Somebody still pushes there. The mirror must see it, and copy nothing over what was given here."""
+        """Somebody still pushes there. The mirror must see it, and copy nothing over what was given
+        here.
+        """
         self.site.calm()
         self.site.bus.link.execute(command("PING"))
         self.site.bus.push(self.source, [b"9999999"] * 700)
@@ -131,7 +160,10 @@ class MirrorRun(Run):
     def is_refused(self) -> bool:
         """Whether a mirroring process has said why it copies the queue no further."""
         keys = self.sink_bus.link.execute(command("KEYS", MIRROR_REPORTS_PATTERN))
-        reports = [MirrorReport.parse(self.sink_bus.link.execute(command("GET", key)) or b"") for key in keys]
+        reports = [
+            MirrorReport.parse(self.sink_bus.link.execute(command("GET", key)) or b"")
+            for key in keys
+        ]
         return any(report and report.odd.get(self.source, (0, 0, None))[2] for report in reports)
 
     def value(self, seq: int) -> bytes:
@@ -140,7 +172,11 @@ class MirrorRun(Run):
     def arrived(self, queue: str) -> list[int]:
         """But for what only the lost site had: its ids were given anew."""
         found = [value.partition(b"|") for value in self.sink_bus.values(self.sink_of(queue))]
-        return [int(number) for number, _, here in found if here or self.promoted is None or int(number) < self.promoted]
+        return [
+            int(number)
+            for number, _, here in found
+            if here or self.promoted is None or int(number) < self.promoted
+        ]
 
     def check(self) -> None:
         self.repeats = self.excused

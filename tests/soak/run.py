@@ -1,4 +1,6 @@
-"""One query through one round: started again whenever it ends, until everything fed has arrived, and what must be true of it then."""
+"""One query through one round: started again whenever it ends, until everything fed has arrived,
+and what must be true of it then.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ VARIANTS = ("topic", "shared", "mirror")
 KINDS = (*QUEUES, *VARIANTS)
 ENGINES = ("busmq", "busmq-realtime") if find_jar() else ("busmq",)
 """The formats of both engines, for micro-batches."""
-SPARKS_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+SPARKS_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 """Keeps the files of a checkpoint, and syncs none."""
 STILL_S = 300.0
 """A query that gets nowhere for so long after the last fault stands still."""
@@ -51,16 +55,41 @@ class StandsStill(Violation):
 
 
 class Run(Pipeline):
-    """From queue ``in-<round>`` to ``out-<round>``. ``errors`` are the codes of those that ended the query on its way."""
+    """From queue ``in-<round>`` to ``out-<round>``. ``errors`` are the codes of those that ended
+    the query on its way.
+    """
 
-    def __init__(self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random) -> None:
-        options = {} if kind == "live" else {"maxMessagesPerTrigger": str(chance.choice((500, 1500, 4000))), "maxMessagesPerPartition": "700"}
+    def __init__(
+        self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random
+    ) -> None:
+        options = (
+            {}
+            if kind == "live"
+            else {
+                "maxMessagesPerTrigger": str(chance.choice((500, 1500, 4000))),
+                "maxMessagesPerPartition": "700",
+            }
+        )
         folder = site.folder / f"round-{number}"
-        super().__init__(site.bus, folder, source=self.queues_to_read(number), sink=f"out-{number}", **options)
-        self.site, self.kind, self.number, self.chance, self._drivers = site, kind, number, chance, drivers
-        self.master = chance.choice(("local[2]", "local[2]", "local-cluster[2,1,1024]")) if kind in ("python", "java", "topic") else "local[2]"
+        super().__init__(
+            site.bus, folder, source=self.queues_to_read(number), sink=f"out-{number}", **options
+        )
+        self.site, self.kind, self.number, self.chance, self._drivers = (
+            site,
+            kind,
+            number,
+            chance,
+            drivers,
+        )
+        self.master = (
+            chance.choice(("local[2]", "local[2]", "local-cluster[2,1,1024]"))
+            if kind in ("python", "java", "topic")
+            else "local[2]"
+        )
         self.engines = (
-            tuple(chance.sample(ENGINES, len(ENGINES))) if kind in VARIANTS else ("busmq-realtime" if kind in ("java", "live") else "busmq",)
+            tuple(chance.sample(ENGINES, len(ENGINES)))
+            if kind in VARIANTS
+            else ("busmq-realtime" if kind in ("java", "live") else "busmq",)
         )
         """The formats of the query: each start takes the next one."""
         self.source_where = site.away if kind == "federation" else site.near
@@ -130,10 +159,17 @@ class Run(Pipeline):
             self.driver = self._drivers.take(self.master, live=self.kind == "live")
         self.starts += 1
         form = self.engines[self.starts % len(self.engines)]
-        source, sink = {**self.source_where, **self.source_options, **self.options}, {**self.sink_where, **self.sink_options}
+        source, sink = (
+            {**self.source_where, **self.source_options, **self.options},
+            {**self.sink_where, **self.sink_options},
+        )
         order = {"checkpoint": str(self.checkpoint.folder), "source": source, "sink": sink}
         try:
-            self.driver.ask("set", name=CHECKPOINT_MANAGER_SETTING, value=None if self.durable else SPARKS_MANAGER)
+            self.driver.ask(
+                "set",
+                name=CHECKPOINT_MANAGER_SETTING,
+                value=None if self.durable else SPARKS_MANAGER,
+            )
             if self.kind == "live":
                 self.driver.ask("live", **order, duration="2 seconds")
             else:
@@ -154,7 +190,9 @@ class Run(Pipeline):
         if not found and not self.engine_fails:
             raise Violation(f"the query ended with an error that has no code: {error[:3000]}")
         if found and found[-1] in LOSSES | STUCK and not self.harmed and not self.engine_fails:
-            raise Violation(f"the query says that messages are gone, and none were taken: {error[-1500:]}")
+            raise Violation(
+                f"the query says that messages are gone, and none were taken: {error[-1500:]}"
+            )
         self.errors.append(found[-1] if found else "SPARK")
 
     def tend(self) -> None:
@@ -167,7 +205,9 @@ class Run(Pipeline):
                 self.note(status["error"])
         if self.excused and self.errors[-1] in LOSSES:
             self.options["failOnDataLoss"] = "false"
-        stuck = self.excused and (self.errors[-1] in STUCK or self.errors.count(self.errors[-1]) > 3)
+        stuck = self.excused and (
+            self.errors[-1] in STUCK or self.errors.count(self.errors[-1]) > 3
+        )
         if stuck or (self.unreadable and "SPARK" in self.errors):
             shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
             self.repeats, self.unreadable = True, False
@@ -183,7 +223,8 @@ class Run(Pipeline):
                 seen, deadline = now, time.monotonic() + limit_s
             if time.monotonic() > deadline:
                 raise StandsStill(
-                    f"{what}: not so for {limit_s:.0f} s; {now[1]} left in the source, {now[0]} in the sink, fed {self.fed}, errors {self.errors}"
+                    f"{what}: not so for {limit_s:.0f} s; {now[1]} left in the source, {now[0]} in"
+                    f" the sink, fed {self.fed}, errors {self.errors}"
                 )
             pause.wait(0.2)
 
@@ -193,21 +234,33 @@ class Run(Pipeline):
         return self.harmed and not (LOSSES | STUCK).isdisjoint(self.errors)
 
     def arrived_all(self) -> bool:
-        return set(range(self.fed[self.source])) <= set(self.arrived(self.source)) and self.count_left() == 0
+        return (
+            set(range(self.fed[self.source])) <= set(self.arrived(self.source))
+            and self.count_left() == 0
+        )
 
     # The end of a round
 
     def settle(self) -> None:
-        """All faults are over: the query must come to its end, or an error says why messages are gone, and new ones arrive."""
+        """All faults are over: the query must come to its end, or an error says why messages are
+        gone, and new ones arrive.
+        """
         self.site.calm()
         self.feed(1)
         if self.harmed:
             before = self.fed[self.source]
             with suppress(StandsStill):  # then the check finds what is missing
-                self.until(lambda: self.arrived_all() or self.excused, "what was fed arrives, or an error says why not", 60.0)
+                self.until(
+                    lambda: self.arrived_all() or self.excused,
+                    "what was fed arrives, or an error says why not",
+                    60.0,
+                )
             self.feed(200)
             self.until(lambda: before + 199 in self.arrived(self.source), "the query goes on")
-        self.until(lambda: self.count_left() == 0 if self.excused else self.arrived_all(), "everything arrives and is acked")
+        self.until(
+            lambda: self.count_left() == 0 if self.excused else self.arrived_all(),
+            "everything arrives and is acked",
+        )
         self.check()
 
     def check(self) -> None:
@@ -215,12 +268,21 @@ class Run(Pipeline):
         values, fed, highest = self.arrived(self.source), self.fed[self.source], -1
         for at, value in enumerate(values):
             if value > highest + 1 and not self.excused:
-                raise Violation(f"place {at} of the sink has message {value} after {highest}; errors {self.errors}")
+                raise Violation(
+                    f"place {at} of the sink has message {value} after {highest}; errors"
+                    f" {self.errors}"
+                )
             if value <= highest and not self.repeats:
-                raise Violation(f"place {at} of the sink has message {value} again or late, after {highest}; errors {self.errors}")
+                raise Violation(
+                    f"place {at} of the sink has message {value} again or late, after {highest};"
+                    f" errors {self.errors}"
+                )
             highest = max(highest, value)
         if (missing := sorted(set(range(fed)) - set(values))) and not self.excused:
-            raise Violation(f"{len(missing)} of {fed} messages never arrived, the first is {missing[0]}; errors {self.errors}")
+            raise Violation(
+                f"{len(missing)} of {fed} messages never arrived, the first is {missing[0]}; errors"
+                f" {self.errors}"
+            )
         self.check_ttls()
 
     def check_ttls(self) -> None:
@@ -229,7 +291,9 @@ class Run(Pipeline):
             raise Violation(f"keys without a ttl: {kept[:5]}")
 
     def finish(self) -> tuple[int, int]:
-        """Leave nothing behind; the result is how many of our keys outlive the round, and the MB that the driver and its processes take."""
+        """Leave nothing behind; the result is how many of our keys outlive the round, and the MB
+        that the driver and its processes take.
+        """
         resident = 0
         if self.driver is not None:
             self.driver.stop()
@@ -251,19 +315,27 @@ class Run(Pipeline):
         """End what the round has started beside the query, however it has ended."""
 
     def _check_flat(self, driver: DriverProcess) -> None:
-        if grown := self.site.flat.grown(f"the driver ({self.kind})", driver.pid, driver.ask("figures")):
+        if grown := self.site.flat.grown(
+            f"the driver ({self.kind})", driver.pid, driver.ask("figures")
+        ):
             grown += f"; its threads: {driver.ask('threads')}"
         if self.kind == "federation":
             serving = self.site.serving.process.pid
-            grown = grown or self.site.flat.grown("the federation server", serving, figures_of(serving))
+            grown = grown or self.site.flat.grown(
+                "the federation server", serving, figures_of(serving)
+            )
         if grown:
             raise Violation(grown)
 
     def _left(self) -> list[str]:
         keys = [str(key) for key in self.site.server.command("KEYS", "*")]  # type: ignore[union-attr]
-        ends_by_itself = re.compile(r"^bus:sink(?:-queues)?:|:(?:stages?|lease):|:sinks$")  # a sink's progress outlives its queue on purpose
+        ends_by_itself = re.compile(
+            r"^bus:sink(?:-queues)?:|:(?:stages?|lease):|:sinks$"
+        )  # a sink's progress outlives its queue on purpose
         if strange := [key for key in keys if not ends_by_itself.search(key)]:
             raise Violation(f"keys that outlive their queue: {strange[:5]}")
         if (grown := self.site.memory() - self.site.calm_memory) > 64 * 2**20:
-            raise Violation(f"Redis holds {grown} bytes more than at the beginning, in {len(keys)} keys")
+            raise Violation(
+                f"Redis holds {grown} bytes more than at the beginning, in {len(keys)} keys"
+            )
         return keys

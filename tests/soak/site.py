@@ -1,4 +1,6 @@
-"""Where a soak happens: one Redis for all rounds, with everything before it that can be cut, held, slowed or killed."""
+"""Where a soak happens: one Redis for all rounds, with everything before it that can be cut, held,
+slowed or killed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ SECRET = "the-secret-of-the-soak"
 
 
 class Site:
-    """Spark ── proxy (commands) ── line (bytes) ── Redis; or Spark ── far (bytes) ── busmq serve ── proxy ── line ── Redis."""
+    """Spark ── proxy (commands) ── line (bytes) ── Redis; or Spark ── far (bytes) ── busmq
+    serve ── proxy ── line ── Redis.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,7 +32,10 @@ class Site:
 
     def __enter__(self) -> Self:
         with self._stack as stack:
-            self.machines = {name: Machine(self.folder / f"machine-{name}") for name in ("spark", "redis", "serve")}
+            self.machines = {
+                name: Machine(self.folder / f"machine-{name}")
+                for name in ("spark", "redis", "serve")
+            }
             self.flat = Flat()
             with self.machines["redis"].on():
                 self.server = stack.enter_context(EmbeddedRedis(self.folder / "redis", aof=True))
@@ -43,7 +50,12 @@ class Site:
         self.calm_memory = self.memory()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stack.close()
 
     def _end_serving(self) -> None:
@@ -52,7 +64,9 @@ class Site:
     def serve(self) -> None:
         """Start the federation server, at the address where it was."""
         with self.machines["serve"].on():
-            self.serving = Serving(self.proxy.url, self.folder, everything(SECRET), listen=self._listen)
+            self.serving = Serving(
+                self.proxy.url, self.folder, everything(SECRET), listen=self._listen
+            )
 
     @property
     def near(self) -> dict[str, str]:
@@ -62,7 +76,10 @@ class Site:
     @property
     def away(self) -> dict[str, str]:
         """Options that lead to it through the federation server."""
-        return {"federation.url": f"dc=ws://127.0.0.1:{self.far.port}/bus", "federation.secret": SECRET}
+        return {
+            "federation.url": f"dc=ws://127.0.0.1:{self.far.port}/bus",
+            "federation.secret": SECRET,
+        }
 
     def calm(self) -> None:
         """End every fault that lasts."""

@@ -1,4 +1,6 @@
-"""A round of the soak, always the same: it must end well, and the checks must find what is wrong."""
+"""A round of the soak, always the same: it must end well, and the checks must find what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,22 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.redis
 @pytest.mark.slow
 def test_a_round_of_the_soak_ends_well() -> None:
-    command = [sys.executable, "-m", "tests.soak", "--seed", "4", "--round", "1", "--kind", "python", "--fault", "packet late"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=880)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.soak",
+        "--seed",
+        "4",
+        "--round",
+        "1",
+        "--kind",
+        "python",
+        "--fault",
+        "packet late",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=880
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "packet late" in done.stdout
 
@@ -56,8 +72,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Driv
 @pytest.mark.spark
 @pytest.mark.redis
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "fault"), [("topic", "topic grown"), ("shared", "group worker answers late"), ("mirror", "mirror killed")])
-def test_a_round_of_each_variant_ends_well(place: tuple[Site, Drivers], kind: str, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("topic", "topic grown"),
+        ("shared", "group worker answers late"),
+        ("mirror", "mirror killed"),
+    ],
+)
+def test_a_round_of_each_variant_ends_well(
+    place: tuple[Site, Drivers], kind: str, fault: str
+) -> None:
     result = one(*place, 1, argparse.Namespace(seed=3946, kind=[kind], fault=[fault]))
     assert not result.violation, result.violation
     assert result.done[0].startswith(fault)
@@ -69,7 +94,14 @@ def test_a_round_of_each_variant_ends_well(place: tuple[Site, Drivers], kind: st
 @pytest.mark.slow
 def test_ctrl_c_ends_a_soak_with_one_line_and_with_all_that_it_started() -> None:
     command = [sys.executable, "-u", "-m", "tests.soak", "--seed", "4", "--kind", "python"]
-    soak = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    soak = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     myself = psutil.Process(soak.pid)
     started: list[psutil.Process] = []
 
@@ -87,9 +119,14 @@ def test_ctrl_c_ends_a_soak_with_one_line_and_with_all_that_it_started() -> None
         finally:
             soak.kill()
     assert soak.returncode == 130, out + err
-    assert [line for line in out.splitlines() if line.strip()] == ["seed 4", "interrupted: seed 4, 0 rounds done"]
+    assert [line for line in out.splitlines() if line.strip()] == [
+        "seed 4",
+        "interrupted: seed 4, 0 rounds done",
+    ]
     assert err == ""
-    wait_until(lambda: all(gone(each.pid) for each in started), what="all that it started has ended")
+    wait_until(
+        lambda: all(gone(each.pid) for each in started), what="all that it started has ended"
+    )
 
 
 WRITES = """
@@ -103,7 +140,7 @@ for folder in sys.argv[1:]:
             os.fsync(file)
         if synced in ("both", "name"):
             os.fsync(names)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.skipif(not can_be_set(), reason="a C compiler on Linux is needed")
@@ -127,8 +164,19 @@ def test_a_power_cut_keeps_what_was_synced_and_may_take_anything_else(tmp_path: 
 @pytest.mark.skipif(not can_be_set(), reason="a C compiler on Linux is needed")
 def test_a_clock_that_is_set_is_set_for_the_processes_of_its_machine_alone(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "machine")
-    program = "import time, sys; print(time.time(), time.monotonic(), flush=True); sys.stdin.readline(); print(time.time(), time.monotonic())"
-    with machine.on(), subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    program = (
+        "import time, sys; print(time.time(), time.monotonic(), flush=True); sys.stdin.readline();"
+        " print(time.time(), time.monotonic())"
+    )
+    with (
+        machine.on(),
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         before, steady = map(float, process.stdout.readline().split())
         machine.set_clock(-86_400)
@@ -150,7 +198,10 @@ class Sunk(Run):
 
     def __init__(self, fed: int, sunk: list[int], **of: Any) -> None:
         self.sources, self.fed, self.sunk = ["q"], {"q": fed}, sunk
-        self.harmed, self.repeats, self.errors = (of.get(name, default) for name, default in (("harmed", False), ("repeats", False), ("errors", [])))
+        self.harmed, self.repeats, self.errors = (
+            of.get(name, default)
+            for name, default in (("harmed", False), ("repeats", False), ("errors", []))
+        )
         self.bus: Any = SimpleNamespace(kept_for_ever=lambda: of.get("kept", []))
 
     def arrived(self, queue: str) -> list[int]:
@@ -167,7 +218,10 @@ class Sunk(Run):
         pytest.param(Sunk(4, [0, 1, 2, 3], kept=["key"]), id="a key stays"),
         pytest.param(Sunk(4, [0, 3], harmed=True), id="harm without an error"),
         pytest.param(Sunk(4, [0, 3], errors=["LINK_LOST"]), id="an error without a harm"),
-        pytest.param(Sunk(4, [0, 3], harmed=True, errors=["LINK_LOST"]), id="an error that says something else"),
+        pytest.param(
+            Sunk(4, [0, 3], harmed=True, errors=["LINK_LOST"]),
+            id="an error that says something else",
+        ),
         pytest.param(Sunk(4, [0, 1, 3, 2], repeats=True), id="a gap, where repeats are allowed"),
     ],
 )
@@ -184,6 +238,10 @@ def test_what_is_right_is_none() -> None:
 
 def test_a_seed_and_a_round_always_draw_the_same_faults_and_every_fault_has_its_turn() -> None:
     drawn = {kind: [chosen(Random(f"7:{number}"), kind) for number in range(300)] for kind in KINDS}
-    assert drawn == {kind: [chosen(Random(f"7:{number}"), kind) for number in range(300)] for kind in KINDS}
+    assert drawn == {
+        kind: [chosen(Random(f"7:{number}"), kind) for number in range(300)] for kind in KINDS
+    }
     for kind, rounds in drawn.items():
-        assert {fault.name for faults in rounds for fault in faults} == {fault.name for fault in FAULTS if kind in fault.kinds}
+        assert {fault.name for faults in rounds for fault in faults} == {
+            fault.name for fault in FAULTS if kind in fault.kinds
+        }

@@ -1,4 +1,6 @@
-"""What the checks of the variants find, without servers: of topics, of shared groups, of mirrors."""
+"""What the checks of the variants find, without servers: of topics, of shared groups, of
+mirrors.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,20 @@ class SunkTopic(TopicRun):
 
     def __init__(self, change: Callable[[Sinks], object]) -> None:
         before, after = partition_queues("in", SIZES[0]), partition_queues("in", SIZES[1])
-        self.came_from = [its[partition_of(str(n % KEYS), len(its))] for n in range(FED) for its in [before if n < FED / 2 else after]]
-        self.topics, self.sizes, self.errors = {"out": SimpleNamespace(name="out")}, {"out": SIZES}, []  # type: ignore[dict-item]
+        self.came_from = [
+            its[partition_of(str(n % KEYS), len(its))]
+            for n in range(FED)
+            for its in [before if n < FED / 2 else after]
+        ]
+        self.topics = {"out": SimpleNamespace(name="out")}  # type: ignore[dict-item]
+        self.sizes, self.errors = {"out": SIZES}, []
         sunk: Sinks = defaultdict(list)
         for n in range(FED):
             sunk[f"out/{partition_of(str(n % KEYS), SIZES[n >= FED / 2])}"].append(n)
         change(sunk)
-        self.bus: Any = SimpleNamespace(values=lambda queue: [b"%07d" % n for n in sunk[queue]], kept_for_ever=list)
+        self.bus: Any = SimpleNamespace(
+            values=lambda queue: [b"%07d" % n for n in sunk[queue]], kept_for_ever=list
+        )
 
 
 def swap(sunk: Sinks) -> None:
@@ -70,10 +79,19 @@ def test_a_topic_that_has_grown_may_have_a_key_in_two_partitions() -> None:
 
 
 class Group(SharedRun):
-    """The end of a round with workers that had two tries: ids 1 to 5 were acked at once, id 8 is poison, and a worker was killed with ids 6 and 7."""
+    """The end of a round with workers that had two tries: ids 1 to 5 were acked at once, id 8 is
+    poison, and a worker was killed with ids 6 and 7.
+    """
 
     def __init__(self, *, replies_kept: bool = True) -> None:
-        self.ledger, self.tries, self.sources, self.fed, self.direct, self.drawn = Ledger(), 2, ["q"], {"q": 9}, replies_kept, []
+        self.ledger, self.tries, self.sources, self.fed, self.direct, self.drawn = (
+            Ledger(),
+            2,
+            ["q"],
+            {"q": 9},
+            replies_kept,
+            [],
+        )
         self.hangs = set()
         self.letters = [self.letter(8), self.letter(7)]
         for id in (1, 2, 3, 4, 5, 9):
@@ -89,7 +107,16 @@ class Group(SharedRun):
         self.ledger.latest[id] = tries
 
     def letter(self, id: int, **other: Any) -> DeadLetter:
-        words = {"queue": "q", "group": GROUP, "value": self.value(id - 1), "tries": 2, "error": "", "first": "", "last": "", **other}
+        words = {
+            "queue": "q",
+            "group": GROUP,
+            "value": self.value(id - 1),
+            "tries": 2,
+            "error": "",
+            "first": "",
+            "last": "",
+            **other,
+        }
         return DeadLetter(id=id, **words)
 
     def check(self) -> None:
@@ -100,8 +127,12 @@ GROUP_WRONGS: dict[str, Callable[[Group], object]] = {
     "no worker had begun them": lambda group: group.ledger.latest.pop(3),
     "begun twice in its try 1": lambda group: group.lease(3, 1),
     "begun in try 3 of 2": lambda group: group.lease(8, 3),
-    "a dead letter is not what it should be": lambda group: group.letters.append(group.letter(7, tries=1)),
-    "not what it should be after": lambda group: group.letters.append(group.letter(7, value=b"another")),
+    "a dead letter is not what it should be": lambda group: group.letters.append(
+        group.letter(7, tries=1)
+    ),
+    "not what it should be after": lambda group: group.letters.append(
+        group.letter(7, value=b"another")
+    ),
     "have no dead letter": lambda group: group.letters.pop(0),
     "id 3 was acked 2 times": lambda group: group.ledger.acked.append((3, 1)),
     "the ack of try 1 of id 3 was taken": lambda group: group.lease(3, 2),
@@ -130,9 +161,13 @@ def test_where_replies_are_lost_a_worker_may_take_for_its_own_what_another_has_s
 
 
 class SunkMirror(MirrorRun):
-    """The end of a round whose mirror had 5 messages when it was promoted; 3 came then, with the same numbers that the lost site has given."""
+    """The end of a round whose mirror had 5 messages when it was promoted; 3 came then, with the
+    same numbers that the lost site has given.
+    """
 
-    def __init__(self, sunk: list[bytes], *, harmed: bool = False, errors: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, sunk: list[bytes], *, harmed: bool = False, errors: tuple[str, ...] = ()
+    ) -> None:
         self.sources, self.sink, self.fed, self.promoted = ["q"], "out", {"q": 8}, 5
         self.harmed, self.errors = harmed, list(errors)
         self.sink_bus: Any = SimpleNamespace(values=lambda _: sunk, kept_for_ever=list)
@@ -150,7 +185,10 @@ LOST = [b"0000005", b"0000006"]
         pytest.param(SunkMirror(COPIED + GIVEN_HERE[:2]), id="the last is missing"),
         pytest.param(SunkMirror(COPIED[:4] + GIVEN_HERE), id="one of the copy is missing"),
         pytest.param(SunkMirror(COPIED + COPIED[4:] + GIVEN_HERE), id="one comes twice"),
-        pytest.param(SunkMirror(COPIED + LOST + GIVEN_HERE[2:], harmed=True), id="those of the lost site hide others without an error"),
+        pytest.param(
+            SunkMirror(COPIED + LOST + GIVEN_HERE[2:], harmed=True),
+            id="those of the lost site hide others without an error",
+        ),
     ],
 )
 def test_what_is_wrong_after_a_promotion_is_a_violation(run: SunkMirror) -> None:

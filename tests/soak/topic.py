@@ -1,4 +1,6 @@
-"""A round whose query goes from one topic to another, in both engines, while both topics grow: each message once, in a partition of its key."""
+"""A round whose query goes from one topic to another, in both engines, while both topics grow: each
+message once, in a partition of its key.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ PARTITIONS = 2
 
 
 class TopicRun(Run):
-    """From topic ``in-<round>`` to topic ``out-<round>``. Each message carries its number, from which its key follows."""
+    """From topic ``in-<round>`` to topic ``out-<round>``. Each message carries its number, from
+    which its key follows.
+    """
 
-    def __init__(self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random) -> None:
+    def __init__(
+        self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random
+    ) -> None:
         super().__init__(site, drivers, number, kind, chance)
         self.change = "keyed"
         self.topics = {name: TopicKeys(f"{name}-{number}") for name in ("in", "out")}
@@ -31,7 +37,10 @@ class TopicRun(Run):
         """How many partitions each topic has had."""
         self.came_from: list[str] = []
         """The partition queue of each message."""
-        self.source_options, self.sink_options = {"topic": self.topics["in"].name}, {"topic": self.topics["out"].name}
+        self.source_options, self.sink_options = (
+            {"topic": self.topics["in"].name},
+            {"topic": self.topics["out"].name},
+        )
         for keys in self.topics.values():
             self.bus.link.run(topics.open_topic(keys, PARTITIONS, new_token()))
 
@@ -66,23 +75,41 @@ class TopicRun(Run):
         return self.count_sunk() >= len(self.came_from) and self.count_left() == 0
 
     def check(self) -> None:
-        """Row by row: once, in a partition that its key has had, and behind all that came before it from the same partition."""
+        """Row by row: once, in a partition that its key has had, and behind all that came before it
+        from the same partition.
+        """
         seen = Counter[int]()
         for partition, queue in enumerate(self.sinks):
             highest: dict[str, int] = {}
             for at, value in enumerate(map(int, self.bus.values(queue))):
                 seen[value] += 1
-                if partition not in {partition_of(str(value % KEYS), size) for size in self.sizes["out"]}:
-                    raise Violation(f"message {value} is in {queue}, which its key never had; partitions {self.sizes}")
+                if partition not in {
+                    partition_of(str(value % KEYS), size) for size in self.sizes["out"]
+                }:
+                    raise Violation(
+                        f"message {value} is in {queue}, which its key never had; partitions"
+                        f" {self.sizes}"
+                    )
                 came_from = self.came_from[value]
                 if value <= highest.get(came_from, -1):
-                    raise Violation(f"place {at} of {queue} has message {value} of {came_from} after {highest[came_from]}; errors {self.errors}")
+                    raise Violation(
+                        f"place {at} of {queue} has message {value} of {came_from} after"
+                        f" {highest[came_from]}; errors {self.errors}"
+                    )
                 highest[came_from] = value
         if doubled := sorted(value for value, times in seen.items() if times > 1):
-            places = [queue for queue in self.sinks if self.value(doubled[0]) in self.bus.values(queue)]
-            raise Violation(f"{len(doubled)} messages came twice, the first is {doubled[0]}, in {places}; errors {self.errors}")
+            places = [
+                queue for queue in self.sinks if self.value(doubled[0]) in self.bus.values(queue)
+            ]
+            raise Violation(
+                f"{len(doubled)} messages came twice, the first is {doubled[0]}, in {places};"
+                f" errors {self.errors}"
+            )
         if missing := [seq for seq in range(len(self.came_from)) if seq not in seen]:
-            raise Violation(f"{len(missing)} messages of {len(self.came_from)} never arrived, the first is {missing[0]}; errors {self.errors}")
+            raise Violation(
+                f"{len(missing)} messages of {len(self.came_from)} never arrived, the first is"
+                f" {missing[0]}; errors {self.errors}"
+            )
         self.check_ttls()
 
     def remove(self) -> None:

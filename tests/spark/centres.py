@@ -1,4 +1,6 @@
-"""Data centres: a Redis of its own each, and ``busmq serve`` in front of it in a process that can be ended and started again."""
+"""Data centres: a Redis of its own each, and ``busmq serve`` in front of it in a process that can
+be ended and started again.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ class DataCentre:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.kill()
         self.redis.stop()
 

@@ -1,4 +1,6 @@
-"""One SparkSession for the whole run, queries that are stopped whatever happens, and queues to push to."""
+"""One SparkSession for the whole run, queries that are stopped whatever happens, and queues to push
+to.
+"""
 
 from __future__ import annotations
 
@@ -41,26 +43,41 @@ ROOT = Path(__file__).parents[2]
 LANGUAGES = {"python": (), "java": (pytest.mark.jvm, pytest.mark.spark)}
 
 LACKS = {
-    "start": "Spark before 4.2 does not tell a Python source where its query stands: the first batch shows it, waits for all links, "
-    "and no start says what is logged",
+    "start": (
+        "Spark before 4.2 does not tell a Python source where its query stands: the first batch"
+        " shows it, waits for all links, and no start says what is logged"
+    ),
     "report": "Spark before 4.2 does not ask a Python source how far it is behind",
-    "limits": "Spark before 4.2 has no read limits in Python: a first batch takes everything, AvailableNow is one, and the next run acknowledges it",
+    "limits": (
+        "Spark before 4.2 has no read limits in Python: a first batch takes everything,"
+        " AvailableNow is one, and the next run acknowledges it"
+    ),
 }
-"""What the Python engine has of Spark from 4.2 on, and what Spark before it does instead. Java has it on each Spark that runs the jar."""
+"""What the Python engine has of Spark from 4.2 on, and what Spark before it does instead. Java has
+it on each Spark that runs the jar.
+"""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes ``language`` (or a fixture that does, as ``engine``) runs with the Python and with the Java implementation."""
+    """A test that takes ``language`` (or a fixture that does, as ``engine``) runs with the Python
+    and with the Java implementation.
+    """
     if "language" in metafunc.fixturenames:
         only = metafunc.definition.get_closest_marker("only")
         assert only is None or only.kwargs["reason"]
-        languages = [pytest.param(name, marks=marks) for name, marks in LANGUAGES.items() if only is None or name in only.args]
+        languages = [
+            pytest.param(name, marks=marks)
+            for name, marks in LANGUAGES.items()
+            if only is None or name in only.args
+        ]
         metafunc.parametrize("language", languages)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unfit = [item for item in items if not _is_a_way_to_read(_params(item))]
-    if pyspark.__version__ >= "4.3" and not any("test_smoke" in word for word in config.args):  # there every other test runs, and shows the same
+    if pyspark.__version__ >= "4.3" and not any(
+        "test_smoke" in word for word in config.args
+    ):  # there every other test runs, and shows the same
         unfit += [item for item in items if item.path.name == "test_smoke.py"]
     config.hook.pytest_deselected(items=unfit)
     items[:] = [item for item in items if item not in unfit]
@@ -69,8 +86,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for needed in item.iter_markers("needs"):
             if pyspark.__version__ < "4.2" and _params(item).get("language") != "java":
                 item.add_marker(pytest.mark.skip(reason=LACKS[needed.args[0]]))
-        if pyspark.__version__ < "4.2":  # it leaves the sockets of collect() to the garbage collector
-            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"))
+        if (
+            pyspark.__version__ < "4.2"
+        ):  # it leaves the sockets of collect() to the garbage collector
+            item.add_marker(
+                pytest.mark.filterwarnings(
+                    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+                )
+            )
         if "spark" in names:
             item.add_marker("spark")
         if "shim_jar" in names:
@@ -80,7 +103,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_a_way_to_read(params: dict[str, Any]) -> bool:
-    """Whether Spark calls a reader like that: ``before_42`` is Python's way, and the only one on a Spark before 4.2."""
+    """Whether Spark calls a reader like that: ``before_42`` is Python's way, and the only one on a
+    Spark before 4.2.
+    """
     if "before_42" not in params:
         return True
     python = params.get("language") != "java"
@@ -88,7 +113,11 @@ def _is_a_way_to_read(params: dict[str, Any]) -> bool:
 
 
 def _params(item: pytest.Item) -> dict[str, Any]:
-    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return (
+        item.callspec.params
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else {}
+    )
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +125,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     ensure_java()
     ensure_python()
     # Workers import the package from this tree even where it is not installed.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     if pyspark.__version__ >= "4.1" and not module.missing():
         module.built()  # tune finds it
     builder = SparkSession.builder.master("local[2]").appName("busmq_spark tests")
@@ -110,7 +141,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.streaming.stopTimeout": "90s",
         "spark.sql.session.timeZone": "UTC",
-        "spark.datasource.busmq.engine": "python",  # the jar is on the class path, and Java's tests name their format or engine
+        # The jar is on the class path, and Java's tests name their format or engine
+        "spark.datasource.busmq.engine": "python",
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -136,12 +168,18 @@ class Bus:
 
     def attach(self, queue: str, *, ttl_s: int = 3600, maxsize: int = 0) -> str:
         """Create a queue; the result is its incarnation."""
-        return self.link.run(core.attach(QueueKeys(queue), new_token(), ttl_s=ttl_s, maxsize=maxsize)).born
+        return self.link.run(
+            core.attach(QueueKeys(queue), new_token(), ttl_s=ttl_s, maxsize=maxsize)
+        ).born
 
     def push(self, queue: str, *values: str | bytes, ttl_s: int = 3600) -> None:
         """Append values, to a queue that is created if need be."""
         self.attach(queue, ttl_s=ttl_s)
-        self.link.run(core.push_many(QueueKeys(queue), [v.encode() if isinstance(v, str) else v for v in values]))
+        self.link.run(
+            core.push_many(
+                QueueKeys(queue), [v.encode() if isinstance(v, str) else v for v in values]
+            )
+        )
 
     def fill(self, queue: str, rows: int, *, first: int = 1) -> None:
         """Append values that say their id (in a queue where ``first`` is the next id)."""
@@ -157,7 +195,9 @@ class Bus:
         return [int(id) for id in self("LRANGE", QueueKeys(queue).messages, 0, -1)[0::2]]
 
     def leave_holes(self, queue: str) -> None:
-        """Fill the queue with 7; a reliable consumer takes 1 to 3, an unreliable one 4 and 5, and the first comes back: 1, 2, 3, 6, 7."""
+        """Fill the queue with 7; a reliable consumer takes 1 to 3, an unreliable one 4 and 5, and
+        the first comes back: 1, 2, 3, 6, 7.
+        """
         keys = QueueKeys(queue)
         self.fill(queue, 7)
         self.link.run(core.pop(keys, reliable=True, ttl_s=60, most=3))
@@ -165,14 +205,21 @@ class Bus:
         self.link.run(core.ack(keys, 0, ttl_s=60, restore=True))
         assert self.ids(queue) == [1, 2, 3, 6, 7]
 
-    def take_when_full(self, queue: str, maxsize: int, rows: int, query: StreamingQuery) -> list[int]:
-        """Take ten messages whenever the queue is full, until all ``rows`` that ``query`` writes are taken: their values."""
+    def take_when_full(
+        self, queue: str, maxsize: int, rows: int, query: StreamingQuery
+    ) -> list[int]:
+        """Take ten messages whenever the queue is full, until all ``rows`` that ``query`` writes
+        are taken: their values.
+        """
         found: list[int] = []
 
         def drained() -> bool:
             assert query.exception() is None
             if len(stored := self.ids(queue)) == maxsize or len(found) + len(stored) == rows:
-                found.extend(int(message.value) for message in self.link.run(core.pop(QueueKeys(queue), most=10)))
+                found.extend(
+                    int(message.value)
+                    for message in self.link.run(core.pop(QueueKeys(queue), most=10))
+                )
             return len(found) == rows
 
         wait_until(drained, PATIENCE_S)
@@ -256,18 +303,33 @@ class Query:
 class Stream(Protocol):
     """Starts a streaming read; options are the source's. It is stopped at the end of the test."""
 
-    def __call__(self, options: dict[str, Any], *, checkpoint: str = "c", schema: str = "", trigger: dict[str, Any] | None = None) -> Query: ...
+    def __call__(
+        self,
+        options: dict[str, Any],
+        *,
+        checkpoint: str = "c",
+        schema: str = "",
+        trigger: dict[str, Any] | None = None,
+    ) -> Query: ...
 
 
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
     started: list[Query] = []
 
-    def start(options: dict[str, Any], *, checkpoint: str = "c", schema: str = "", trigger: dict[str, Any] | None = None) -> Query:
+    def start(
+        options: dict[str, Any],
+        *,
+        checkpoint: str = "c",
+        schema: str = "",
+        trigger: dict[str, Any] | None = None,
+    ) -> Query:
         reader = spark.readStream.format("busmq").options(**options)
         frame = (reader.schema(schema) if schema else reader).load()
         found = Query()
-        writer = frame.writeStream.foreachBatch(found.take).option("checkpointLocation", str(tmp_path / checkpoint))
+        writer = frame.writeStream.foreachBatch(found.take).option(
+            "checkpointLocation", str(tmp_path / checkpoint)
+        )
         found.query = (writer.trigger(**trigger) if trigger else writer).start()
         started.append(found)
         return found
@@ -279,10 +341,20 @@ def stream(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
 
 @pytest.fixture
 def drain(stream: Stream) -> Stream:
-    """Like ``stream``, but with everything that is there now, to its end; an error of the query is raised."""
+    """Like ``stream``, but with everything that is there now, to its end; an error of the query is
+    raised.
+    """
 
-    def run(options: dict[str, Any], *, checkpoint: str = "c", schema: str = "", trigger: dict[str, Any] | None = None) -> Query:
-        found = stream(options, checkpoint=checkpoint, schema=schema, trigger=trigger or {"availableNow": True})
+    def run(
+        options: dict[str, Any],
+        *,
+        checkpoint: str = "c",
+        schema: str = "",
+        trigger: dict[str, Any] | None = None,
+    ) -> Query:
+        found = stream(
+            options, checkpoint=checkpoint, schema=schema, trigger=trigger or {"availableNow": True}
+        )
         assert found.query.awaitTermination(int(2 * PATIENCE_S))
         return found
 
@@ -299,7 +371,9 @@ def lines(spark: SparkSession, tmp_path: Path) -> Iterator[Lines]:
 class Sink(Protocol):
     """Starts a streaming write of the rows of a queue (or of the frame) into busmq."""
 
-    def __call__(self, frame: DataFrame, options: dict[str, Any], *, checkpoint: str = "s", wait: bool = True) -> StreamingQuery: ...
+    def __call__(
+        self, frame: DataFrame, options: dict[str, Any], *, checkpoint: str = "s", wait: bool = True
+    ) -> StreamingQuery: ...
 
 
 @pytest.fixture
@@ -307,8 +381,14 @@ def sink(tmp_path: Path) -> Iterator[Sink]:
     """``wait``: everything that is there now, to its end; an error of the query is raised."""
     started: list[StreamingQuery] = []
 
-    def start(frame: DataFrame, options: dict[str, Any], *, checkpoint: str = "s", wait: bool = True) -> StreamingQuery:
-        writer = frame.writeStream.format("busmq").options(**options).option("checkpointLocation", str(tmp_path / checkpoint))
+    def start(
+        frame: DataFrame, options: dict[str, Any], *, checkpoint: str = "s", wait: bool = True
+    ) -> StreamingQuery:
+        writer = (
+            frame.writeStream.format("busmq")
+            .options(**options)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+        )
         query = (writer.trigger(availableNow=True) if wait else writer).start()
         started.append(query)
         if wait:
@@ -322,7 +402,9 @@ def sink(tmp_path: Path) -> Iterator[Sink]:
 
 @pytest.fixture
 def java_spark(language: str, request: pytest.FixtureRequest) -> SparkSession | None:
-    """The session with the Java module; None where the test is about Python, which needs no session."""
+    """The session with the Java module; None where the test is about Python, which needs no
+    session.
+    """
     if language == "python":
         return None
     request.getfixturevalue("shim_jar")
@@ -331,11 +413,17 @@ def java_spark(language: str, request: pytest.FixtureRequest) -> SparkSession | 
 
 @pytest.fixture
 def engine(java_spark: SparkSession | None) -> Iterator[Callable[..., Engine]]:
-    """Makes engines around the source in the language of the test, and stops their readers at the end."""
+    """Makes engines around the source in the language of the test, and stops their readers at the
+    end.
+    """
     made: list[Engine] = []
 
     def make(options: dict[str, Any], **more: Any) -> Engine:
-        made.append(JvmEngine(java_spark, options, more.get("folder", "")) if java_spark else Engine(options, **more))
+        made.append(
+            JvmEngine(java_spark, options, more.get("folder", ""))
+            if java_spark
+            else Engine(options, **more)
+        )
         return made[-1]
 
     yield make
@@ -350,7 +438,9 @@ def sink_engine(java_spark: SparkSession | None) -> Callable[[Mapping[str, str]]
 
 
 @pytest.fixture
-def caplog(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture | JavaLog]:
+def caplog(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> Iterator[pytest.LogCaptureFixture | JavaLog]:
     """What the implementation in the language of the test has logged."""
     spark = request.getfixturevalue("java_spark") if "language" in request.fixturenames else None
     if spark is None:
@@ -372,7 +462,9 @@ def buses(centre_servers: dict[str, EmbeddedRedis], bus_of: MakeBus) -> dict[str
 
 
 @pytest.fixture
-def centres(centre_servers: dict[str, EmbeddedRedis], monkeypatch: pytest.MonkeyPatch) -> dict[str, Centre]:
+def centres(
+    centre_servers: dict[str, EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Centre]:
     made = {link: Centre(centre_servers[link].url) for link in ("eu", "us")}
     monkeypatch.setattr(stores, "open_link", leading_to(made))
     monkeypatch.setattr(stores, "_shared_stores", {})
@@ -384,15 +476,21 @@ def centres(centre_servers: dict[str, EmbeddedRedis], monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def linked(centres: dict[str, Centre], buses: dict[str, Bus], engine: Callable[..., Engine]) -> Callable[..., Engine]:
+def linked(
+    centres: dict[str, Centre], buses: dict[str, Bus], engine: Callable[..., Engine]
+) -> Callable[..., Engine]:
     """Makes an engine over all three; its rows are queue, id, value, source."""
     own = {"redis.url": buses[""].url, **LINKS}
-    return lambda queue="", schema=LINKED, **more: engine({**own, **({"subscribe": queue} if queue else {}), **more}, schema=schema)
+    return lambda queue="", schema=LINKED, **more: engine(
+        {**own, **({"subscribe": queue} if queue else {}), **more}, schema=schema
+    )
 
 
 @pytest.fixture(scope="session")
 def data_centres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DataCentre]]:
-    """Two, at different addresses of this machine. A test that ends the server of one starts it again."""
+    """Two, at different addresses of this machine. A test that ends the server of one starts it
+    again.
+    """
     folder = tmp_path_factory.mktemp("centres")
     with DataCentre(folder / "eu", "127.0.0.1") as eu, DataCentre(folder / "us", "127.0.0.2") as us:
         yield {"eu": eu, "us": us}

@@ -1,7 +1,9 @@
-"""What Spark does with a streaming reader, without Spark: offset log, commit log, replay after a crash. A batch takes a millisecond or two.
+"""What Spark does with a streaming reader, without Spark: offset log, commit log, replay after a
+crash. A batch takes a millisecond or two.
 
-The order of the calls is the one measured of Spark 4.3 (and, with ``before_42``, of 4.0 and 4.1, which hand over neither start
-nor limit, and have AvailableNow as one batch); on these it is the only one.
+The order of the calls is the one measured of Spark 4.3 (and, with ``before_42``, of 4.0 and 4.1,
+which hand over neither start nor limit, and have AvailableNow as one batch); on these it is the
+only one.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ SCHEMA = StructType().add("queue", StringType()).add("id", LongType()).add("valu
 
 
 class Engine:
-    """One query with its checkpoint. ``reader`` is the process on the driver; ``restart`` gives it a new one, as after a crash."""
+    """One query with its checkpoint. ``reader`` is the process on the driver; ``restart`` gives it
+    a new one, as after a crash.
+    """
 
     always_before_42 = pyspark.__version__ < "4.2"
 
@@ -48,15 +52,24 @@ class Engine:
         homes: Mapping[str, str] = MappingProxyType({}),
         folder: str = "",
     ) -> None:
-        """``homes``: the addresses of the Redis behind links that are real ones. ``folder``: that of the source in the checkpoint of its query."""
+        """``homes``: the addresses of the Redis behind links that are real ones. ``folder``: that
+        of the source in the checkpoint of its query.
+        """
         self.options = {name: str(value) for name, value in {"idlePollMs": "1", **options}.items()}
         self.asynchronous = False
-        """As with async progress tracking: nothing that is planned is in a log yet, and Spark commits nothing."""
+        """As with async progress tracking: nothing that is planned is in a log yet, and Spark
+        commits nothing.
+        """
         self.planned: list[dict[str, Any]] = []
         self.committed = 0
         self.tasks: list[int] = []
         """Rows of each task of the last batch."""
-        self.before_42, self._schema, self._homes, self._folder = before_42 or self.always_before_42, schema, homes, folder
+        self.before_42, self._schema, self._homes, self._folder = (
+            before_42 or self.always_before_42,
+            schema,
+            homes,
+            folder,
+        )
         self.reader = self._new_reader()
 
     def _new_reader(self) -> StreamReader:
@@ -78,7 +91,9 @@ class Engine:
         self.reader = self._new_reader()
 
     def kill(self) -> None:
-        """The driver process is gone. Its leases are deleted, since this process, whose they are, lives on."""
+        """The driver process is gone. Its leases are deleted, since this process, whose they are,
+        lives on.
+        """
         if stream_queues := self.reader._planning.stream_queues:
             stream_queues._keep_alive.stop()
             for thread in stream_queues._keep_alive.threads.values():
@@ -87,24 +102,38 @@ class Engine:
                 if source in self._homes:
                     store = open_store(RedisOptions(url=self._homes[source]))
                 else:
-                    store = stores.open_link(stream_queues._options, source) if source else open_store(stream_queues._options)
+                    store = (
+                        stores.open_link(stream_queues._options, source)
+                        if source
+                        else open_store(stream_queues._options)
+                    )
                 for queue in queues:
-                    store._link_of_queue(queue).execute(command("DEL", store.keys(queue).lease(stream_queues._options.subscription)))
+                    store._link_of_queue(queue).execute(
+                        command("DEL", store.keys(queue).lease(stream_queues._options.subscription))
+                    )
                 store.close()
         self.reader.stop()
         self.reader = self._new_reader()
 
     def silence(self, ask: Callable[..., Any], queue: str) -> None:
-        """Wait for the end of the killed one's listener: one that lingers, as one of a killed process does not, would look like a consumer."""
+        """Wait for the end of the killed one's listener: one that lingers, as one of a killed
+        process does not, would look like a consumer.
+        """
         wait_until(lambda: ask("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1] == 0, PATIENCE_S)
 
     def step(self, crash: Crash = "", limit: Any = None) -> list[Row] | None:
-        """One batch: its rows, or None when there is nothing new. ``crash`` ends it after that step; then restart."""
+        """One batch: its rows, or None when there is nothing new. ``crash`` ends it after that
+        step; then restart.
+        """
         if len(self.planned) == self.committed and not self._plan(limit):
             return None
         if crash == "planned":
             return None
-        start = self.planned[self.committed - 1] if self.committed else through_json(self.reader.initialOffset())
+        start = (
+            self.planned[self.committed - 1]
+            if self.committed
+            else through_json(self.reader.initialOffset())
+        )
         parts = self.reader.partitions(start, self.planned[-1])
         read = self._read(parts)
         self.tasks = [len(rows) for rows in read]
@@ -117,15 +146,27 @@ class Engine:
         return rows_of(self._new_reader(), part)
 
     def _read(self, parts: Any) -> list[list[Row]]:
-        copy = pickle.loads(pickle.dumps(self._new_reader()))  # the planner's copy travels to the tasks
+        copy = pickle.loads(
+            pickle.dumps(self._new_reader())
+        )  # the planner's copy travels to the tasks
         return [list(rows_of(copy, pickle.loads(pickle.dumps(part)))) for part in parts]
 
     def _plan(self, limit: Any) -> bool:
         """Write the next entry of the offset log, unless nothing is new."""
-        if self.options.get("idlePollMs") == "1" and isinstance(self.reader, StreamReader) and (polling := self.reader._planning._polling):
-            polling._next = 0.0  # ask each time, as in jvm_engine.py: else a push may come before its notice and the next poll
+        if (
+            self.options.get("idlePollMs") == "1"
+            and isinstance(self.reader, StreamReader)
+            and (polling := self.reader._planning._polling)
+        ):
+            # Ask each time, as in jvm_engine.py: else a push may come before its notice and the
+            # next poll
+            polling._next = 0.0
         start = self.planned[-1] if self.planned else through_json(self.reader.initialOffset())
-        end = self.reader.latestOffset() if self.before_42 else self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+        end = (
+            self.reader.latestOffset()
+            if self.before_42
+            else self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+        )
         end = through_json(end)
         if self.planned and end == start:
             return False
@@ -145,7 +186,9 @@ class Engine:
     def available_now(self) -> list[list[Row]]:
         """What Trigger.AvailableNow does on a new reader."""
         if self.before_42:  # one batch, after the one that had begun
-            return [rows for _ in range(1 + len(self.planned) - self.committed) if (rows := self.step())]
+            return [
+                rows for _ in range(1 + len(self.planned) - self.committed) if (rows := self.step())
+            ]
         self.reader.prepareForTriggerAvailableNow()
         return self.drain()
 

@@ -26,12 +26,16 @@ class JavaLog:
 
 @contextmanager
 def java_log(spark: SparkSession, name: str = "busmq.spark") -> Iterator[JavaLog]:
-    """The warnings and errors of one logger and those below it; the empty name is that of the logger of all."""
+    """The warnings and errors of one logger and those below it; the empty name is that of the
+    logger of all.
+    """
     jvm: Any = spark._jvm
     log4j = jvm.org.apache.logging.log4j
     text = jvm.java.io.StringWriter()
     layout = log4j.core.layout.PatternLayout.newBuilder().withPattern("%m%n%ex{full}").build()
-    appender = log4j.core.appender.WriterAppender.createAppender(layout, None, text, "busmq-tests", False, True)
+    appender = log4j.core.appender.WriterAppender.createAppender(
+        layout, None, text, "busmq-tests", False, True
+    )
     appender.start()
     logger = log4j.LogManager.getLogger(name) if name else log4j.LogManager.getRootLogger()
     before = logger.getLevel()

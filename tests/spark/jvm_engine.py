@@ -1,4 +1,6 @@
-"""The same engine around the Java source of ``busmq-realtime``: what is demanded of one source is demanded of both, by the same tests."""
+"""The same engine around the Java source of ``busmq-realtime``: what is demanded of one source is
+demanded of both, by the same tests.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,32 @@ from tests.spark.engine import SCHEMA, Engine, Row
 class JvmReader:
     """A Java stream as a Python reader; its errors are those of the Python source."""
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, str], schema: StructType, folder: str = "") -> None:
+    def __init__(
+        self, spark: SparkSession, options: Mapping[str, str], schema: StructType, folder: str = ""
+    ) -> None:
         self._spark = spark
         self._jvm: Any = spark._jvm
-        tail = self._jvm.java.lang.Class.forName("busmq.spark.source.BusmqMicroBatchStream").getDeclaredField("emptyBatchAfterNs")
+        tail = self._jvm.java.lang.Class.forName(
+            "busmq.spark.source.BusmqMicroBatchStream"
+        ).getDeclaredField("emptyBatchAfterNs")
         tail.setAccessible(True)
         tail.setLong(None, 0)  # idle at once, as in engine.py
-        pause = self._jvm.java.lang.Class.forName("busmq.spark.source.QueueDiscoveryThread").getDeclaredField("betweenWalksMs")
+        pause = self._jvm.java.lang.Class.forName(
+            "busmq.spark.source.QueueDiscoveryThread"
+        ).getDeclaredField("betweenWalksMs")
         pause.setAccessible(True)
         pause.setLong(None, 20)
         given = self._jvm.java.util.HashMap()
-        for name, value in {"idlePollMs": "1", **options}.items():  # else a push may come before its notice and the next poll
+        for name, value in {
+            "idlePollMs": "1",
+            **options,
+        }.items():  # else a push may come before its notice and the next poll
             given.put(name, value)
         columns = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
         text = self._jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given)
-        self._stream = asked(lambda: self._jvm.busmq.spark.source.BusmqScan(columns, text).toMicroBatchStream(folder))
+        self._stream = asked(
+            lambda: self._jvm.busmq.spark.source.BusmqScan(columns, text).toMicroBatchStream(folder)
+        )
 
     def initialOffset(self) -> dict[str, Any]:
         return decoded(self._stream.initialOffset().json())
@@ -44,7 +57,11 @@ class JvmReader:
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         everything = type(limit).__name__ == "ReadAllAvailable"
-        wanted = self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable() if everything else limit
+        wanted = (
+            self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+            if everything
+            else limit
+        )
         return asked(lambda: decoded(self._stream.latestOffset(self.offset(start), wanted).json()))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -52,7 +69,9 @@ class JvmReader:
         return found and decoded(found.json())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
-        return asked(lambda: list(self._stream.planInputPartitions(self.offset(start), self.offset(end))))
+        return asked(
+            lambda: list(self._stream.planInputPartitions(self.offset(start), self.offset(end)))
+        )
 
     def commit(self, end: dict[str, Any]) -> None:
         asked(lambda: self._stream.commit(self.offset(end)))
@@ -75,7 +94,9 @@ class JvmReader:
 
 
 class JvmEngine(Engine):
-    """An engine with the Java source. A new reader follows one that was stopped, which gives its leases up."""
+    """An engine with the Java source. A new reader follows one that was stopped, which gives its
+    leases up.
+    """
 
     always_before_42 = False
     reader: Any
@@ -120,7 +141,11 @@ def asked(call: Any) -> Any:
         return call()
     except IllegalArgumentException as error:
         failed = error
-    [kind] = [cls for cls in vars(errors).values() if isinstance(cls, type) and vars(cls).get("code") == failed.getCondition()]
+    [kind] = [
+        cls
+        for cls in vars(errors).values()
+        if isinstance(cls, type) and vars(cls).get("code") == failed.getCondition()
+    ]
     found = kind(**(failed.getMessageParameters() or {}))
     assert str(found) == str(failed)
     raise found

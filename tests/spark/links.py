@@ -1,4 +1,6 @@
-"""Stand-ins for data centres: a Redis each, reached as if through a link that a test takes away and gives back."""
+"""Stand-ins for data centres: a Redis each, reached as if through a link that a test takes away and
+gives back.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ LINKED = StructType([*SCHEMA.fields]).add("source", StringType())
 
 
 class Centre:
-    """Where a link leads. ``down``: every call raises LinkLost; ``hangs``: none comes back before ``awake`` is set."""
+    """Where a link leads. ``down``: every call raises LinkLost; ``hangs``: none comes back before
+    ``awake`` is set.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -69,7 +73,9 @@ class Remote:
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         return self.read_many([part], fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
+    def read_many(
+        self, parts: Sequence[Range], fail_on_data_loss: bool
+    ) -> Iterator[ConsecutiveMessages]:
         self._centre.check()
         for rows in self._store.read_many(parts, fail_on_data_loss):
             self._centre.rows_until_down -= len(rows.values)

@@ -1,4 +1,6 @@
-"""What Spark does with the Java source in real-time mode, without Spark: batches that have a beginning only, and end when their time is over."""
+"""What Spark does with the Java source in real-time mode, without Spark: batches that have a
+beginning only, and end when their time is over.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ INITIAL: dict[str, Any] = {"v": 1}
 class LiveEngine:
     """One query in real-time mode. ``log`` are the ends of its batches."""
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, Any], schema: StructType = SCHEMA) -> None:
+    def __init__(
+        self, spark: SparkSession, options: Mapping[str, Any], schema: StructType = SCHEMA
+    ) -> None:
         self._schema = schema
         self.options = {name: str(value) for name, value in options.items()}
         self.log: list[dict[str, Any]] = []
@@ -47,23 +51,34 @@ class LiveEngine:
         """How many readers the batch has."""
         return len(self._readers)
 
-    def rows(self, count: int, patience_ms: int = 300_000, of: Callable[[Any], Any] = row_of) -> list[Any]:
-        """So many rows of a batch, from whichever reader has some; fewer when that takes too long."""
+    def rows(
+        self, count: int, patience_ms: int = 300_000, of: Callable[[Any], Any] = row_of
+    ) -> list[Any]:
+        """So many rows of a batch, from whichever reader has some; fewer when that takes too
+        long.
+        """
         found: list[Any] = []
         share_ms = patience_ms if len(self._readers) == 1 else 20
         for _ in range(max(1, patience_ms // share_ms)):
             for reader in self._readers:
-                while len(found) < count and asked(lambda reader=reader: reader.nextWithTimeout(share_ms).hasRecord()):  # type: ignore[misc]
+                while len(found) < count and asked(
+                    lambda reader=reader: reader.nextWithTimeout(share_ms).hasRecord()
+                ):  # type: ignore[misc]
                     found.append(of(reader.get()))
             if len(found) >= count:
                 break
         return found
 
     def end(self) -> dict[str, Any]:
-        """End the batch: its end offset is in the log. Readers that ``rows`` never asked count as such."""
+        """End the batch: its end offset is in the log. Readers that ``rows`` never asked count as
+        such.
+        """
         offsets = [reader.getOffset() for reader in self._readers]
         assert self._spark._sc._gateway is not None
-        array = self._spark._sc._gateway.new_array(self.reader._jvm.org.apache.spark.sql.connector.read.streaming.PartitionOffset, len(offsets))
+        array = self._spark._sc._gateway.new_array(
+            self.reader._jvm.org.apache.spark.sql.connector.read.streaming.PartitionOffset,
+            len(offsets),
+        )
         for i, offset in enumerate(offsets):
             array[i] = offset
         self.kill_readers()

@@ -13,7 +13,9 @@ from tests.support import wait_until
 
 
 class Monitor:
-    """Between enter and exit, the commands clients send; those that scripts call inside the server are left out."""
+    """Between enter and exit, the commands clients send; those that scripts call inside the server
+    are left out.
+    """
 
     def __init__(self, server: EmbeddedRedis) -> None:
         self._server = server
@@ -30,7 +32,12 @@ class Monitor:
         assert self._socket.recv(5) == b"+OK\r\n"
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         mark = f"monitor-ends-{id(self)}"
         self._server.command("ECHO", mark)
         text = ""
@@ -42,7 +49,10 @@ class Monitor:
 
         wait_until(complete, PATIENCE_S)
         self._socket.close()
-        found = [re.match(r'\+\S+ \[\d+ (?P<who>[^\]]+)\] (?P<words>".*")', line) for line in text.splitlines()]
+        found = [
+            re.match(r'\+\S+ \[\d+ (?P<who>[^\]]+)\] (?P<words>".*")', line)
+            for line in text.splitlines()
+        ]
         calls = [m for m in found if m and m["who"] != "lua"][:-1]
         self.words = [re.findall(r'"((?:[^"\\]|\\.)*)"', m["words"]) for m in calls]
         self.clients = [m["who"] for m in calls]

@@ -1,4 +1,6 @@
-"""The sink of either engine, task by task and commit by commit, without a query: a test decides what happens between two steps."""
+"""The sink of either engine, task by task and commit by commit, without a query: a test decides
+what happens between two steps.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,22 @@ from tests.spark.jvm_engine import asked
 from tests.support import PATIENCE_S
 
 Row = bytes | tuple[str, bytes]
-"""A value, or where no option names the queue: queue and value; with option ``topic`` key and value."""
+"""A value, or where no option names the queue: queue and value; with option ``topic`` key and
+value.
+"""
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
     """The columns of a row."""
-    return StructType().add("key" if "topic" in options else "queue", "string").add("value", "binary")
+    return (
+        StructType().add("key" if "topic" in options else "queue", "string").add("value", "binary")
+    )
 
 
 class SinkEngine(Protocol):
-    """One write: each task stages its rows (or pushes them, at least once), then the driver commits what they staged."""
+    """One write: each task stages its rows (or pushes them, at least once), then the driver commits
+    what they staged.
+    """
 
     def stage(self, rows: Sequence[Row]) -> None: ...
     def staging(self, rows: Sequence[Row]) -> AbstractContextManager[None]:
@@ -46,7 +54,9 @@ class PythonSink:
     def __init__(self, options: Mapping[str, str]) -> None:
         given = parse(WriteOptions, dict(options))
         self._names = schema_of(options).names
-        self._write = BatchWriter(given, SinkColumns.of(schema_of(options), given.queue, given.topic), overwrite=False)
+        self._write = BatchWriter(
+            given, SinkColumns.of(schema_of(options), given.queue, given.topic), overwrite=False
+        )
         self._messages: list[Any] = []
 
     def stage(self, rows: Sequence[Row]) -> None:
@@ -92,7 +102,11 @@ class JavaSink:
             "", schema, jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given), empty, empty
         )
         self._write = asked(lambda: jvm.busmq.spark.sink.BusmqWriteBuilder(info).build().toBatch())
-        self._factory = asked(lambda: self._write.createBatchWriterFactory(jvm.org.apache.spark.sql.connector.write.PhysicalWriteInfoImpl(1)))
+        self._factory = asked(
+            lambda: self._write.createBatchWriterFactory(
+                jvm.org.apache.spark.sql.connector.write.PhysicalWriteInfoImpl(1)
+            )
+        )
         self._messages: list[Any] = []
 
     def stage(self, rows: Sequence[Row]) -> None:
@@ -106,8 +120,17 @@ class JavaSink:
             for row in rows:
                 queue, value = split(row)
                 cells = self._gateway.new_array(self._jvm.java.lang.Object, 2)
-                cells[0], cells[1] = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(queue), value
-                asked(lambda cells=cells: writer.write(self._jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(cells)))  # type: ignore[misc]
+                cells[0], cells[1] = (
+                    self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(queue),
+                    value,
+                )
+                asked(
+                    lambda cells=cells: writer.write(
+                        self._jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(
+                            cells
+                        )
+                    )
+                )  # type: ignore[misc]
             yield
             self._messages.append(asked(writer.commit))
         except BusError:
@@ -117,7 +140,9 @@ class JavaSink:
             writer.close()
 
     def commit(self) -> None:
-        messages = self._gateway.new_array(self._jvm.org.apache.spark.sql.connector.write.WriterCommitMessage, len(self._messages))
+        messages = self._gateway.new_array(
+            self._jvm.org.apache.spark.sql.connector.write.WriterCommitMessage, len(self._messages)
+        )
         for i, message in enumerate(self._messages):
             messages[i] = message
         asked(lambda: self._write.commit(messages))
@@ -129,4 +154,6 @@ def split(row: Row) -> tuple[str, bytes]:
 
 def _arrow(rows: Sequence[Row], names: list[str]) -> Any:
     queues, values = zip(*map(split, rows), strict=True)
-    return pa.RecordBatch.from_arrays([pa.array(queues, pa.string()), pa.array(values, pa.binary())], names)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(queues, pa.string()), pa.array(values, pa.binary())], names
+    )

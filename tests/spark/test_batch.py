@@ -16,7 +16,11 @@ from tests.spark.conftest import Bus, MakeBus
 
 
 def read(spark: SparkSession, **options: Any) -> DataFrame:
-    return spark.read.format("busmq").options(**{name.replace("redis_", "redis."): value for name, value in options.items()}).load()
+    return (
+        spark.read.format("busmq")
+        .options(**{name.replace("redis_", "redis."): value for name, value in options.items()})
+        .load()
+    )
 
 
 def rows(frame: DataFrame) -> list[tuple[str, int, str]]:
@@ -30,7 +34,9 @@ def numbered(queue: str, first: int, last: int) -> list[tuple[str, int, str]]:
 # Read
 
 
-def test_a_frame_is_what_was_stored_at_its_first_use_and_reading_it_removes_nothing(spark: SparkSession, bus: Bus, fresh: Fresh) -> None:
+def test_a_frame_is_what_was_stored_at_its_first_use_and_reading_it_removes_nothing(
+    spark: SparkSession, bus: Bus, fresh: Fresh
+) -> None:
     a, b = fresh("a"), fresh("b")
     bus.fill(a, 3)
     bus.fill(b, 2)
@@ -43,7 +49,9 @@ def test_a_frame_is_what_was_stored_at_its_first_use_and_reading_it_removes_noth
     assert bus("EXISTS", QueueKeys(a).lease(""), QueueKeys(a).acks) == 0
 
 
-def test_a_batch_read_goes_beside_a_running_query(spark: SparkSession, bus: Bus, queue: str) -> None:
+def test_a_batch_read_goes_beside_a_running_query(
+    spark: SparkSession, bus: Bus, queue: str
+) -> None:
     bus.fill(queue, 3)
     bus("SET", QueueKeys(queue).lease(""), "a query somewhere")
     assert rows(read(spark, redis_url=bus.url, subscribe=queue)) == numbered(queue, 1, 3)
@@ -67,7 +75,9 @@ def test_a_batch_read_from_an_id_on(spark: SparkSession, bus: Bus, fresh: Fresh)
     assert rows(found) == numbered(a, 4, 5) + numbered(b, 1, 5)
 
 
-def test_a_read_that_stops_early_does_not_disturb_the_next_one(spark: SparkSession, bus: Bus, fresh: Fresh) -> None:
+def test_a_read_that_stops_early_does_not_disturb_the_next_one(
+    spark: SparkSession, bus: Bus, fresh: Fresh
+) -> None:
     queue = fresh()
     bus.push(queue, *[f"{i}" * 100 for i in range(3000)])
     frame = read(spark, redis_url=bus.url, subscribe=queue, minPartitions=3)
@@ -76,13 +86,21 @@ def test_a_read_that_stops_early_does_not_disturb_the_next_one(spark: SparkSessi
     assert frame.count() == 3000
 
 
-def test_a_queue_that_peers_created_gets_its_name_of_life_and_nothing_else(spark: SparkSession, bus: Bus, queue: str) -> None:
+def test_a_queue_that_peers_created_gets_its_name_of_life_and_nothing_else(
+    spark: SparkSession, bus: Bus, queue: str
+) -> None:
     keys = QueueKeys(queue)
     bus("HSET", keys.metadata, "ttl", 60, "source", "local", "discover", "false", "maxsize", 0)
     bus("RPUSH", keys.messages, "7", "hello")
     bus("SET", keys.msgid, "7")
     assert rows(read(spark, redis_url=bus.url, subscribe=queue)) == [(queue, 7, "hello")]
-    assert sorted(bus("HKEYS", keys.metadata)) == [b"born", b"discover", b"maxsize", b"source", b"ttl"]
+    assert sorted(bus("HKEYS", keys.metadata)) == [
+        b"born",
+        b"discover",
+        b"maxsize",
+        b"source",
+        b"ttl",
+    ]
 
 
 def test_an_empty_queue_is_an_empty_frame(spark: SparkSession, bus: Bus, queue: str) -> None:
@@ -93,11 +111,19 @@ def test_an_empty_queue_is_an_empty_frame(spark: SparkSession, bus: Bus, queue: 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"subscribe": "no-such-queue"}, "[BUSMQ_QUEUE_MISSING] queue 'no-such-queue' does not exist"),
-        ({"subscribe": "q", "startingOffsets": "latest"}, "startingOffsets=latest leaves nothing to a batch read"),
+        (
+            {"subscribe": "no-such-queue"},
+            "[BUSMQ_QUEUE_MISSING] queue 'no-such-queue' does not exist",
+        ),
+        (
+            {"subscribe": "q", "startingOffsets": "latest"},
+            "startingOffsets=latest leaves nothing to a batch read",
+        ),
     ],
 )
-def test_a_batch_read_that_cannot_be_says_why(spark: SparkSession, bus: Bus, options: dict[str, str], reason: str) -> None:
+def test_a_batch_read_that_cannot_be_says_why(
+    spark: SparkSession, bus: Bus, options: dict[str, str], reason: str
+) -> None:
     bus.attach("q")
     with pytest.raises(Exception, match="BUSMQ") as failed:
         read(spark, redis_url=bus.url, **options).collect()
@@ -107,12 +133,20 @@ def test_a_batch_read_that_cannot_be_says_why(spark: SparkSession, bus: Bus, opt
 def test_sql_reads_queues_as_a_view(spark: SparkSession, bus: Bus, queue: str) -> None:
     bus.push(queue, '{"price": 3}', '{"price": 4}')
     view = queue.replace("-", "_")
-    spark.sql(f"CREATE TEMPORARY VIEW {view} USING busmq OPTIONS (`redis.url` '{bus.url}', subscribe '{queue}')")
-    [total] = spark.sql(f"SELECT sum(get_json_object(cast(value AS string), '$.price')) AS total FROM {view}").collect()
+    spark.sql(
+        f"CREATE TEMPORARY VIEW {view} USING busmq OPTIONS (`redis.url` '{bus.url}', subscribe"
+        f" '{queue}')"
+    )
+    [total] = spark.sql(
+        f"SELECT sum(get_json_object(cast(value AS string), '$.price')) AS total FROM {view}"
+    ).collect()
     assert total["total"] == 7
     bus.push(queue, '{"price": 5}')
     assert spark.table(view).count() == 2  # a view is planned once, too
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} USING busmq OPTIONS (`redis.url` '{bus.url}', subscribe '{queue}')")
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW {view} USING busmq OPTIONS (`redis.url` '{bus.url}',"
+        f" subscribe '{queue}')"
+    )
     assert spark.table(view).count() == 3
     spark.catalog.dropTempView(view)
 
@@ -121,14 +155,20 @@ def test_sql_reads_queues_as_a_view(spark: SparkSession, bus: Bus, queue: str) -
 
 
 def write(frame: DataFrame, mode: str = "append", **options: Any) -> None:
-    frame.write.format("busmq").mode(mode).options(**{name.replace("redis_", "redis."): value for name, value in options.items()}).save()
+    frame.write.format("busmq").mode(mode).options(
+        **{name.replace("redis_", "redis."): value for name, value in options.items()}
+    ).save()
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_batch_write_appends_in_partition_order_and_leaves_nothing_else_behind(spark: SparkSession, bus: Bus, queue: str, delivery: str) -> None:
+def test_a_batch_write_appends_in_partition_order_and_leaves_nothing_else_behind(
+    spark: SparkSession, bus: Bus, queue: str, delivery: str
+) -> None:
     bus.push(queue, "first")
     before = set(bus("KEYS", "*stage*")) | set(bus("KEYS", "bus:sink:*"))
-    frame = spark.range(0, 3000, 1, 1 if delivery == "at-least-once" else 3).selectExpr("cast(id AS string) AS value")
+    frame = spark.range(0, 3000, 1, 1 if delivery == "at-least-once" else 3).selectExpr(
+        "cast(id AS string) AS value"
+    )
     write(frame, redis_url=bus.url, queue=queue, delivery=delivery)
     assert bus.stored(queue) == [b"first", *[b"%d" % i for i in range(3000)]]
     assert bus.ids(queue) == list(range(1, 3002))
@@ -136,39 +176,64 @@ def test_a_batch_write_appends_in_partition_order_and_leaves_nothing_else_behind
     assert bus("EXISTS", QueueKeys(queue).sinks) == 0
 
 
-def test_rows_of_one_queue_can_be_written_to_others_by_their_column(spark: SparkSession, bus: Bus, fresh: Fresh) -> None:
+def test_rows_of_one_queue_can_be_written_to_others_by_their_column(
+    spark: SparkSession, bus: Bus, fresh: Fresh
+) -> None:
     a, b = fresh("a"), fresh("b")
-    frame = spark.createDataFrame([(b, b"\x00\xff"), (a, b"1"), (b, b"2")], "queue string, value binary").coalesce(1)
+    frame = spark.createDataFrame(
+        [(b, b"\x00\xff"), (a, b"1"), (b, b"2")], "queue string, value binary"
+    ).coalesce(1)
     write(frame, redis_url=bus.url)
     assert (bus.stored(a), bus.stored(b)) == ([b"1"], [b"\x00\xff", b"2"])
     write(read(spark, redis_url=bus.url, subscribe=b), redis_url=bus.url, queue=a)
     assert bus.stored(a) == [b"1", b"\x00\xff", b"2"]
 
 
-def test_overwrite_is_refused_unless_truncate_says_that_deleting_is_meant(spark: SparkSession, bus: Bus, queue: str) -> None:
+def test_overwrite_is_refused_unless_truncate_says_that_deleting_is_meant(
+    spark: SparkSession, bus: Bus, queue: str
+) -> None:
     bus.push(queue, "old")
     frame = spark.createDataFrame([("new",)], "value string")
-    with pytest.raises(Exception, match="mode overwrite would delete what the queue holds; say truncate=true"):
+    with pytest.raises(
+        Exception, match="mode overwrite would delete what the queue holds; say truncate=true"
+    ):
         write(frame, "overwrite", redis_url=bus.url, queue=queue)
     assert bus.stored(queue) == [b"old"]
-    write(frame, "overwrite", redis_url=bus.url, queue=queue, truncate=True, delivery="at-least-once")
+    write(
+        frame, "overwrite", redis_url=bus.url, queue=queue, truncate=True, delivery="at-least-once"
+    )
     assert bus.stored(queue) == [b"new"]
     assert bus.ids(queue) == [2]
 
 
 @pytest.mark.parametrize("source", ["busmq", "busmq-realtime"])
 @pytest.mark.parametrize("mode", [None, "errorifexists", "ignore"])
-def test_modes_that_spark_refuses_for_sources_of_this_kind(spark: SparkSession, bus: Bus, queue: str, mode: str | None, source: str) -> None:
-    writer = spark.createDataFrame([("new",)], "value string").write.format(source).options(**{"redis.url": bus.url, "queue": queue})
-    with pytest.raises(AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*\"Append\" or \"Overwrite\" mode instead"):
+def test_modes_that_spark_refuses_for_sources_of_this_kind(
+    spark: SparkSession, bus: Bus, queue: str, mode: str | None, source: str
+) -> None:
+    writer = (
+        spark.createDataFrame([("new",)], "value string")
+        .write.format(source)
+        .options(**{"redis.url": bus.url, "queue": queue})
+    )
+    with pytest.raises(
+        AnalysisException,
+        match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*\"Append\" or \"Overwrite\" mode instead",
+    ):
         (writer.mode(mode) if mode else writer).save()
     assert bus("EXISTS", QueueKeys(queue).metadata) == 0
 
 
-def test_a_write_that_fails_in_one_task_stores_nothing_and_leaves_nothing_for_ever(spark: SparkSession, bus: Bus, queue: str) -> None:
-    frame = spark.range(0, 10, 1, 2).selectExpr("CASE WHEN id < 9 THEN cast(id AS string) END AS value")
+def test_a_write_that_fails_in_one_task_stores_nothing_and_leaves_nothing_for_ever(
+    spark: SparkSession, bus: Bus, queue: str
+) -> None:
+    frame = spark.range(0, 10, 1, 2).selectExpr(
+        "CASE WHEN id < 9 THEN cast(id AS string) END AS value"
+    )
     before = set(bus("KEYS", "*stage*"))
-    with pytest.raises(Exception, match=r"\[BUSMQ_MESSAGE_REFUSED\] column 'value' is NULL in 1 of 5 rows"):
+    with pytest.raises(
+        Exception, match=r"\[BUSMQ_MESSAGE_REFUSED\] column 'value' is NULL in 1 of 5 rows"
+    ):
         write(frame, redis_url=bus.url, queue=queue)
     assert bus.stored(queue) == []
     # Spark aborts while the other task may still run: what that one stages is removed by its ttl.
@@ -177,7 +242,10 @@ def test_a_write_that_fails_in_one_task_stores_nothing_and_leaves_nothing_for_ev
 
 def test_sql_writes_into_a_queue(spark: SparkSession, bus: Bus, queue: str) -> None:
     table = f"t_{queue.replace('-', '_')}"
-    spark.sql(f"CREATE TEMPORARY VIEW {table} USING busmq OPTIONS (`redis.url` '{bus.url}', subscribe '{queue}')")
+    spark.sql(
+        f"CREATE TEMPORARY VIEW {table} USING busmq OPTIONS (`redis.url` '{bus.url}', subscribe"
+        f" '{queue}')"
+    )
     write(spark.sql("SELECT 'from sql' AS value"), redis_url=bus.url, queue=queue)
     assert [bytes(r["value"]) for r in spark.table(table).collect()] == [b"from sql"]
     spark.catalog.dropTempView(table)

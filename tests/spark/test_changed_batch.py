@@ -1,4 +1,6 @@
-"""A batch number that the sink has seen comes again: the same batch, or another one in its place. Both engines."""
+"""A batch number that the sink has seen comes again: the same batch, or another one in its place.
+Both engines.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def staged(bus: Bus, queue: str) -> Any:
     return bus("KEYS", QueueKeys(queue).stage("*"))
 
 
-def test_a_checkpoint_that_is_a_batch_behind_the_sink_stops_the_query_and_no_row_vanishes(bus: Bus, lines: Lines, queue: str, via: str) -> None:
+def test_a_checkpoint_that_is_a_batch_behind_the_sink_stops_the_query_and_no_row_vanishes(
+    bus: Bus, lines: Lines, queue: str, via: str
+) -> None:
     """The batch is planned anew, with what came meanwhile."""
     options = {"redis.url": bus.url, "queue": queue}
     lines.add(*range(5))
@@ -49,14 +53,22 @@ def test_a_checkpoint_that_is_a_batch_behind_the_sink_stops_the_query_and_no_row
     lines.drain(via, options)
     lines.forget_batch()
     lines.add(*range(12, 15))
-    with pytest.raises(StreamingQueryException, match=r"\[BUSMQ_BATCH_CHANGED\] sink .*: batch 1 is recorded with other offsets .*new checkpoint"):
+    with pytest.raises(
+        StreamingQueryException,
+        match=(
+            r"\[BUSMQ_BATCH_CHANGED\] sink .*: batch 1 is recorded with other offsets .*new"
+            r" checkpoint"
+        ),
+    ):
         lines.drain(via, options)
     assert number(bus.stored(queue)) == list(range(12))
     assert staged(bus, queue) == []
     assert not (lines.checkpoint / "commits" / "1").exists(), "its sources are not acknowledged"
 
 
-def test_a_batch_of_the_same_offsets_is_the_same_whatever_rows_it_has_this_time(bus: Bus, lines: Lines, queue: str, via: str) -> None:
+def test_a_batch_of_the_same_offsets_is_the_same_whatever_rows_it_has_this_time(
+    bus: Bus, lines: Lines, queue: str, via: str
+) -> None:
     options = {"redis.url": bus.url, "queue": queue}
     lines.add(*range(5))
     lines.drain(via, options, "uuid() AS value")
@@ -66,7 +78,9 @@ def test_a_batch_of_the_same_offsets_is_the_same_whatever_rows_it_has_this_time(
     assert bus.stored(queue) == first
 
 
-def test_either_engine_knows_the_offsets_that_the_other_has_recorded(bus: Bus, lines: Lines, queue: str, via: str) -> None:
+def test_either_engine_knows_the_offsets_that_the_other_has_recorded(
+    bus: Bus, lines: Lines, queue: str, via: str
+) -> None:
     options, other = {"redis.url": bus.url, "queue": queue}, PYTHON if via == JAVA else JAVA
     lines.add(*range(5))
     lines.drain(via, options)
@@ -89,16 +103,26 @@ def foreach(spark: SparkSession, bus: Bus, queue: str, via: str, lines: Lines) -
 
     def drain(*columns: str, **options: str) -> None:
         def write(frame: DataFrame, batch: int) -> None:
-            writer = frame.write.format(via).mode("append").options(**{"redis.url": bus.url, "queue": queue, "sinkId": queue, **options})
+            writer = (
+                frame.write.format(via)
+                .mode("append")
+                .options(**{"redis.url": bus.url, "queue": queue, "sinkId": queue, **options})
+            )
             writer.option("batchId", batch).save()
 
-        query = lines.frame(*columns).writeStream.foreachBatch(write).option("checkpointLocation", str(lines.checkpoint))
+        query = (
+            lines.frame(*columns)
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(lines.checkpoint))
+        )
         assert query.trigger(availableNow=True).start().awaitTermination(int(PATIENCE_S))
 
     return drain
 
 
-def test_a_batch_write_that_names_sink_and_batch_is_appended_once(bus: Bus, lines: Lines, queue: str, foreach: Any) -> None:
+def test_a_batch_write_that_names_sink_and_batch_is_appended_once(
+    bus: Bus, lines: Lines, queue: str, foreach: Any
+) -> None:
     for rows in (range(3), range(3, 6)):
         lines.add(*rows)
         foreach()
@@ -108,20 +132,28 @@ def test_a_batch_write_that_names_sink_and_batch_is_appended_once(bus: Bus, line
     assert staged(bus, queue) == []
 
 
-def test_other_rows_under_a_number_that_is_done_are_refused_or_kept_out_where_the_offsets_are_not_known(
+def test_other_rows_under_a_done_number_are_refused_or_kept_out_without_known_offsets(
     bus: Bus, lines: Lines, queue: str, foreach: Any
 ) -> None:
     lines.add(*range(3))
     foreach()
     lines.forget_commit()
-    with pytest.raises(StreamingQueryException, match=r"\[BUSMQ_BATCH_CHANGED\] .* recorded 3 rows for .*; now 3 rows for .*onChangedBatch=keep"):
+    with pytest.raises(
+        StreamingQueryException,
+        match=(
+            r"\[BUSMQ_BATCH_CHANGED\] .* recorded 3 rows for .*; now 3 rows for"
+            r" .*onChangedBatch=keep"
+        ),
+    ):
         foreach("concat(value, '0') AS value")
     foreach("concat(value, '0') AS value", onChangedBatch="keep")
     assert number(bus.stored(queue)) == list(range(3))
     assert staged(bus, queue) == []
 
 
-def test_rows_in_another_order_are_the_same_batch(bus: Bus, lines: Lines, queue: str, foreach: Any) -> None:
+def test_rows_in_another_order_are_the_same_batch(
+    bus: Bus, lines: Lines, queue: str, foreach: Any
+) -> None:
     lines.add(*range(30))
     foreach()
     lines.forget_commit()
@@ -130,10 +162,18 @@ def test_rows_in_another_order_are_the_same_batch(bus: Bus, lines: Lines, queue:
     assert number(bus.stored(queue)) == list(range(30))
 
 
-@pytest.mark.parametrize("options", [{"batchId": "1"}, {"batchId": "1", "sinkId": "s", "delivery": "at-least-once"}])
-def test_a_batch_number_without_its_sink_is_refused(spark: SparkSession, queue: str, via: str, options: dict[str, str]) -> None:
-    writer = spark.range(1).selectExpr("cast(id AS string) AS value").write.format(via).mode("append")
-    with pytest.raises(Exception, match=r"\[BUSMQ_CONFIG\] batchId numbers the batches of a sink: it needs sinkId"):
+@pytest.mark.parametrize(
+    "options", [{"batchId": "1"}, {"batchId": "1", "sinkId": "s", "delivery": "at-least-once"}]
+)
+def test_a_batch_number_without_its_sink_is_refused(
+    spark: SparkSession, queue: str, via: str, options: dict[str, str]
+) -> None:
+    writer = (
+        spark.range(1).selectExpr("cast(id AS string) AS value").write.format(via).mode("append")
+    )
+    with pytest.raises(
+        Exception, match=r"\[BUSMQ_CONFIG\] batchId numbers the batches of a sink: it needs sinkId"
+    ):
         writer.options(**{"redis.url": "redis://127.0.0.1:1", "queue": queue, **options}).save()
 
 
@@ -144,7 +184,9 @@ def test_a_sink_without_a_name_is_refused(bus: Bus, queue: str) -> None:
 
 
 class BothWays:
-    """A query over the queue ``<queue>-in`` that runs exactly once and in real time by turns, with one checkpoint."""
+    """A query over the queue ``<queue>-in`` that runs exactly once and in real time by turns, with
+    one checkpoint.
+    """
 
     def __init__(self, spark: SparkSession, bus: Bus, queue: str, checkpoint: Path) -> None:
         self._spark, self._bus, self._queue, self._checkpoint = spark, bus, queue, checkpoint
@@ -152,9 +194,13 @@ class BothWays:
     def start(self, *columns: str, sink: dict[str, str], real_time: str = "") -> Any:
         options = {"redis.url": self._bus.url, "subscribe": f"{self._queue}-in", "ack": "none"}
         rows = self._spark.readStream.format(JAVA).options(**options).load().selectExpr(*columns)
-        writer = rows.writeStream.format(JAVA).options(**{"redis.url": self._bus.url, "asyncProgressTrackingEnabled": "false", **sink})
+        writer = rows.writeStream.format(JAVA).options(
+            **{"redis.url": self._bus.url, "asyncProgressTrackingEnabled": "false", **sink}
+        )
         writer = writer.option("checkpointLocation", str(self._checkpoint)).outputMode("update")
-        return (realtime(writer, real_time) if real_time else writer.trigger(availableNow=True)).start()
+        return (
+            realtime(writer, real_time) if real_time else writer.trigger(availableNow=True)
+        ).start()
 
     def drain(self, *columns: str, sink: dict[str, str]) -> None:
         assert self.start(*columns, sink=sink).awaitTermination(int(PATIENCE_S))
@@ -182,8 +228,12 @@ def both_ways(spark: SparkSession, bus: Bus, queue: str, tmp_path: Path) -> Iter
         spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
 
-def test_after_real_time_mode_a_recorded_batch_does_not_stand_for_another(bus: Bus, queue: str, both_ways: BothWays) -> None:
-    """Exactly once dies between record and commit log, a real-time run ends before its first checkpoint, and exactly once goes on."""
+def test_after_real_time_mode_a_recorded_batch_does_not_stand_for_another(
+    bus: Bus, queue: str, both_ways: BothWays
+) -> None:
+    """Exactly once dies between record and commit log, a real-time run ends before its first
+    checkpoint, and exactly once goes on.
+    """
     sink = {"queue": queue}
     bus.push(f"{queue}-in", *map(str, range(3)))
     both_ways.drain("value", sink=sink)
@@ -199,10 +249,12 @@ def test_after_real_time_mode_a_recorded_batch_does_not_stand_for_another(bus: B
     assert sorted(set(number(bus.stored(queue)))) == list(range(9))
 
 
-def test_after_real_time_mode_progress_in_a_queue_that_the_last_record_did_not_name_counts_for_nothing(
+def test_after_real_time_mode_progress_that_the_last_record_did_not_name_is_void(
     bus: Bus, queue: str, both_ways: BothWays
 ) -> None:
-    """The checkpoint goes back by two batches, and the number that comes again was the last one with rows for its queue."""
+    """The checkpoint goes back by two batches, and the number that comes again was the last one
+    with rows for its queue.
+    """
     columns = ("value", f"concat('{queue}-', substring(cast(value AS string), 1, 1)) AS queue")
     for row in ("a0", "a1", "b2"):
         bus.push(f"{queue}-in", row)

@@ -1,4 +1,6 @@
-"""The checkpoint file manager of the Java module beside Spark's own: what one writes the other goes on with."""
+"""The checkpoint file manager of the Java module beside Spark's own: what one writes the other goes
+on with.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from tests.support import PATIENCE_S
 
 SPARKS = "org.apache.spark.sql.execution.streaming.checkpointing"
 OURS = "busmq.spark.LocalCheckpointFileManager"
-MANAGERS = [OURS, f"{SPARKS}.FileSystemBasedCheckpointFileManager", f"{SPARKS}.FileContextBasedCheckpointFileManager"]
+MANAGERS = [
+    OURS,
+    f"{SPARKS}.FileSystemBasedCheckpointFileManager",
+    f"{SPARKS}.FileContextBasedCheckpointFileManager",
+]
 
 
 class Files:
@@ -26,11 +32,17 @@ class Files:
         settings = jvm.org.apache.hadoop.conf.Configuration()
         settings.set(CHECKPOINT_MANAGER_SETTING, manager)
         self._root = jvm.org.apache.hadoop.fs.Path(folder)
-        self._manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(self._root, settings)
+        self._manager = (
+            jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
+                self._root, settings
+            )
+        )
         self._manager.createCheckpointDirectory()
 
     def path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, self._jvm.org.apache.hadoop.fs.Path(None, None, name))
+        return self._jvm.org.apache.hadoop.fs.Path(
+            self._root, self._jvm.org.apache.hadoop.fs.Path(None, None, name)
+        )
 
     def begin(self, name: str, text: str, *, replace: bool = False) -> Any:
         stream = self._manager.createAtomic(self.path(name), replace)
@@ -66,15 +78,24 @@ def any_manager(request: pytest.FixtureRequest, files: Callable[[str], Files]) -
     return files(request.param)
 
 
-def test_what_a_killed_writer_left_is_not_there_for_spark(spark: SparkSession, files: Callable[[str], Files], tmp_path: Path) -> None:
-    """Spark refuses to begin a query whose first entry was being written when its driver was killed: "offsets should be empty on batch 0"."""
+def test_what_a_killed_writer_left_is_not_there_for_spark(
+    spark: SparkSession, files: Callable[[str], Files], tmp_path: Path
+) -> None:
+    """Spark refuses to begin a query whose first entry was being written when its driver was
+    killed: "offsets should be empty on batch 0".
+    """
     ours = files(OURS)
     ours.begin("offsets/0", "half of it")
     [folder] = tmp_path.glob("*/offsets")
     assert [path.suffix for path in folder.iterdir()] == [".tmp"]
     assert ours.names("offsets") == {}
     rows = spark.readStream.format("rate").load()
-    query = rows.writeStream.format("noop").option("checkpointLocation", str(folder.parent)).trigger(availableNow=True).start()
+    query = (
+        rows.writeStream.format("noop")
+        .option("checkpointLocation", str(folder.parent))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert query.awaitTermination(int(PATIENCE_S))
     assert query.exception() is None
 
@@ -108,8 +129,12 @@ def test_our_manager_goes_through_no_hadoop(files: Callable[[str], Files]) -> No
 
 
 @pytest.mark.parametrize("manager", MANAGERS[1:], ids=["file system", "file context"])
-def test_what_our_manager_writes_sparks_own_read_and_remove_and_the_other_way_round(files: Callable[[str], Files], manager: str) -> None:
-    """Hadoop keeps a checksum beside a file: one that outlived its file would make the next of this name unreadable."""
+def test_what_our_manager_writes_sparks_own_read_and_remove_and_the_other_way_round(
+    files: Callable[[str], Files], manager: str
+) -> None:
+    """Hadoop keeps a checksum beside a file: one that outlived its file would make the next of this
+    name unreadable.
+    """
     ours, sparks = files(OURS), files(manager)
     sparks.write("0", "first")
     assert (ours.read("0"), ours.names()) == ("first", {"0": 5})
@@ -119,24 +144,35 @@ def test_what_our_manager_writes_sparks_own_read_and_remove_and_the_other_way_ro
     sparks.write("0", "third")
     ours.delete("0")
     ours.write("0", "fourth, in the place of one that was removed")
-    assert (sparks.read("0"), set(sparks.names())) == ("fourth, in the place of one that was removed", {"0"})
+    assert (sparks.read("0"), set(sparks.names())) == (
+        "fourth, in the place of one that was removed",
+        {"0"},
+    )
 
 
-def test_a_path_that_is_no_local_file_is_left_to_sparks_own_manager(spark: SparkSession, shim_jar: Path, tmp_path: Path) -> None:
+def test_a_path_that_is_no_local_file_is_left_to_sparks_own_manager(
+    spark: SparkSession, shim_jar: Path, tmp_path: Path
+) -> None:
     """``viewfs`` stands for any store: it is a file system of its own, here over a folder."""
     jvm: Any = spark._jvm
     settings = jvm.org.apache.hadoop.conf.Configuration()
     settings.set("fs.viewfs.mounttable.shop.link./kept", tmp_path.as_uri())
     settings.set(CHECKPOINT_MANAGER_SETTING, OURS)
     folder = jvm.org.apache.hadoop.fs.Path("viewfs://shop/kept/c")
-    manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(folder, settings)
+    manager = (
+        jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
+            folder, settings
+        )
+    )
     manager.createCheckpointDirectory()
     manager.createAtomic(jvm.org.apache.hadoop.fs.Path(folder, "0"), False).close()
     assert (tmp_path / "c" / "0").exists()
     assert not manager.isLocal()
 
 
-def test_a_tuned_session_opens_its_checkpoints_with_our_manager(spark: SparkSession, shim_jar: Path) -> None:
+def test_a_tuned_session_opens_its_checkpoints_with_our_manager(
+    spark: SparkSession, shim_jar: Path
+) -> None:
     opened = spark._jsparkSession.sessionState().newHadoopConf().get(CHECKPOINT_MANAGER_SETTING)
     assert opened == OURS
 
@@ -149,7 +185,9 @@ def test_a_java_without_the_jar_opens_them_with_sparks_own(spark: SparkSession) 
     assert settings.get(CHECKPOINT_MANAGER_SETTING) == "org.example.Sparks"
 
 
-def test_state_is_kept_and_gone_on_with(spark: SparkSession, shim_jar: Path, tmp_path: Path) -> None:
+def test_state_is_kept_and_gone_on_with(
+    spark: SparkSession, shim_jar: Path, tmp_path: Path
+) -> None:
     """Spark's state stores write through the manager, too, in tasks."""
     (tmp_path / "in").mkdir()
 
@@ -157,8 +195,14 @@ def test_state_is_kept_and_gone_on_with(spark: SparkSession, shim_jar: Path, tmp
         (tmp_path / "in" / f"{batch}.txt").write_text("a\nb\na\n")
         rows = spark.readStream.text(str(tmp_path / "in")).groupBy("value").count()
         found: dict[str, int] = {}
-        writer = rows.writeStream.outputMode("complete").option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
-        writer.foreachBatch(lambda frame, _: found.update({row["value"]: row["count"] for row in frame.collect()})).start().awaitTermination()
+        writer = (
+            rows.writeStream.outputMode("complete")
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+        )
+        writer.foreachBatch(
+            lambda frame, _: found.update({row["value"]: row["count"] for row in frame.collect()})
+        ).start().awaitTermination()
         return found
 
     assert count(1) == {"a": 2, "b": 1}

@@ -1,4 +1,6 @@
-"""What is in Redis and no program of the bus has written: typed errors that say where, and no query that stands still."""
+"""What is in Redis and no program of the bus has written: typed errors that say where, and no query
+that stands still.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,28 @@ MakeEngine = Callable[..., Engine]
 def test_a_counter_that_is_no_id(bus: Bus, engine: MakeEngine, queue: str, value: str) -> None:
     bus.fill(queue, 3)
     bus("SET", QueueKeys(queue).msgid, value)
-    with pytest.raises(QueueDamaged, match=f"queue '{queue}': its last id is '{value}'; expected a whole number from 0 on"):
+    with pytest.raises(
+        QueueDamaged,
+        match=f"queue '{queue}': its last id is '{value}'; expected a whole number from 0 on",
+    ):
         engine({"redis.url": bus.url, "subscribe": queue}).step()
 
 
 @pytest.mark.parametrize("place", [0, 4])
-def test_an_id_in_the_list_that_is_none(bus: Bus, engine: MakeEngine, queue: str, place: int) -> None:
+def test_an_id_in_the_list_that_is_none(
+    bus: Bus, engine: MakeEngine, queue: str, place: int
+) -> None:
     bus.fill(queue, 3)
     bus("LSET", QueueKeys(queue).messages, place, -5)
-    with pytest.raises(QueueDamaged, match=f"queue '{queue}': its (oldest|newest) stored id is '-5'"):
+    with pytest.raises(
+        QueueDamaged, match=f"queue '{queue}': its (oldest|newest) stored id is '-5'"
+    ):
         engine({"redis.url": bus.url, "subscribe": queue}).step()
 
 
-def test_a_position_of_a_subscription_that_is_no_id(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_position_of_a_subscription_that_is_no_id(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     bus.fill(queue, 3)
     bus("HSET", QueueKeys(queue).acks, "other", "x")
     with pytest.raises(QueueDamaged, match="its acked id of a subscription is 'x'"):
@@ -54,11 +65,22 @@ def test_a_second_driver_on_a_copy_of_the_checkpoint_names_who_reads(
     """Which has read on meanwhile: for the copy its messages are gone, yet nothing is lost."""
     monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
     bus.fill(queue, 6)
-    options = {"redis.url": bus.url, "subscribe": queue, "maxMessagesPerTrigger": "2", "idlePollMs": "1"}
+    options = {
+        "redis.url": bus.url,
+        "subscribe": queue,
+        "maxMessagesPerTrigger": "2",
+        "idlePollMs": "1",
+    }
     first, copy = engine(options), engine(options)
     first.step()
     copy.planned, copy.committed = list(first.planned), first.committed
     assert len(first.drain()) == 2
     assert bus.ids(queue) == []
-    with pytest.raises(QueueBusy, match=rf"queue '{queue}' is read by another query \(process \d+ of this machine\)\. Stop that query"):
+    with pytest.raises(
+        QueueBusy,
+        match=(
+            rf"queue '{queue}' is read by another query \(process \d+ of this machine\)\. Stop that"
+            r" query"
+        ),
+    ):
         copy.step()

@@ -1,4 +1,6 @@
-"""What each Python process of a query imports of ours: only what its own work needs. Several are started for the first batch of a driver."""
+"""What each Python process of a query imports of ours: only what its own work needs. Several are
+started for the first batch of a driver.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,18 @@ CLIENTS = {"asyncio", "hiredis", "redis", "ssl"}
 """What a process loads that talks to Redis: redis-py imports all of itself, and asyncio."""
 ARROW = {"numpy", "pyarrow"}
 LINKS = {"websockets", "busmq_spark.federation"}
-READING = {"busmq_spark.spark.batch_reader", "busmq_spark.spark.planning", "busmq_spark.spark.range_partition", "busmq_spark.core.batch_planner"}
-WRITING = {"busmq_spark.spark.writer", "busmq_spark.spark.task_writer", "busmq_spark.spark.sink_committer", "busmq_spark.spark.job_outcome_writers"}
+READING = {
+    "busmq_spark.spark.batch_reader",
+    "busmq_spark.spark.planning",
+    "busmq_spark.spark.range_partition",
+    "busmq_spark.core.batch_planner",
+}
+WRITING = {
+    "busmq_spark.spark.writer",
+    "busmq_spark.spark.task_writer",
+    "busmq_spark.spark.sink_committer",
+    "busmq_spark.spark.job_outcome_writers",
+}
 ALL = CLIENTS | ARROW | LINKS | READING | WRITING
 
 PROGRAM = """
@@ -30,13 +42,23 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 SOURCE = "from pyspark_busmq import DefaultSource\n"
 PROCESSES = {
-    # What the process does -> the module of pyspark that runs it, what it calls, and what it has no use for.
-    "looks for sources": ("lookup_data_sources", "import pyspark_busmq, pyspark_busmq_realtime", ALL),
-    "says the columns": ("create_data_source", SOURCE + "DefaultSource({**address, 'subscribe': 'q'}).schema()", ALL),
+    # What the process does -> the module of pyspark that runs it, what it calls, and what it has no
+    # use for.
+    "looks for sources": (
+        "lookup_data_sources",
+        "import pyspark_busmq, pyspark_busmq_realtime",
+        ALL,
+    ),
+    "says the columns": (
+        "create_data_source",
+        SOURCE + "DefaultSource({**address, 'subscribe': 'q'}).schema()",
+        ALL,
+    ),
     "makes the reader": (
         "plan_data_source_read",
-        SOURCE + "reader = DefaultSource({**address, 'subscribe': 'q'}).streamReader(rows)\npickle.dumps(reader.read)\n"
-        "assert type(reader).__name__ == 'StreamReader'",
+        SOURCE + "reader = DefaultSource({**address, 'subscribe':"
+        " 'q'}).streamReader(rows)\npickle.dumps(reader.read)\nassert type(reader).__name__ =="
+        " 'StreamReader'",
         ALL,
     ),
     "makes the writer": (
@@ -46,23 +68,36 @@ PROCESSES = {
     ),
     "plans batches": (
         "plan_data_source_read",
-        SOURCE + "DefaultSource({**address, 'subscribe': 'q'}).streamReader(rows).prepareForTriggerAvailableNow()",
+        SOURCE + "DefaultSource({**address, 'subscribe':"
+        " 'q'}).streamReader(rows).prepareForTriggerAvailableNow()",
         LINKS | WRITING | {"busmq_spark.spark.batch_reader"},
     ),
     "commits": (
         "python_streaming_sink_runner",
-        SOURCE + "DefaultSource({**address, 'queue': 'q'}).streamWriter(rows, False)\nimport busmq_spark.spark.sink_committer",
-        LINKS | ARROW | READING | {"busmq_spark.spark.task_writer", "busmq_spark.spark.job_outcome_writers"},
+        SOURCE + "DefaultSource({**address, 'queue': 'q'}).streamWriter(rows, False)\nimport"
+        " busmq_spark.spark.sink_committer",
+        LINKS
+        | ARROW
+        | READING
+        | {"busmq_spark.spark.task_writer", "busmq_spark.spark.job_outcome_writers"},
     ),
     "reads in tasks": (
         "plan_data_source_read",
         "import busmq_spark.spark.stream_reader, busmq_spark.spark.range_partition",
-        LINKS | WRITING | {"busmq_spark.spark.planning", "busmq_spark.core.batch_planner", "pyarrow.compute"},
+        LINKS
+        | WRITING
+        | {"busmq_spark.spark.planning", "busmq_spark.core.batch_planner", "pyarrow.compute"},
     ),
     "writes in tasks": (
         "write_into_data_source",
         "import busmq_spark.spark.writer, busmq_spark.spark.task_writer",
-        LINKS | READING | {"busmq_spark.spark.sink_committer", "busmq_spark.spark.job_outcome_writers", "pyarrow.compute"},
+        LINKS
+        | READING
+        | {
+            "busmq_spark.spark.sink_committer",
+            "busmq_spark.spark.job_outcome_writers",
+            "pyarrow.compute",
+        },
     ),
 }
 
@@ -72,6 +107,8 @@ def test_a_process_imports_only_what_its_work_needs(process: str) -> None:
     """Beside what pyspark has imported there."""
     spark, statement, unneeded = PROCESSES[process]
     program = PROGRAM.format(spark=f"pyspark.sql.worker.{spark}", statement=statement)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert {*json.loads(done.stdout)} & unneeded == set()

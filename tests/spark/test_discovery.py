@@ -1,4 +1,6 @@
-"""How new queues of a pattern are found: beside the planning, in small steps, and none that was there at the start is missed."""
+"""How new queues of a pattern are found: beside the planning, in small steps, and none that was
+there at the start is missed.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,14 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def walks(bus: Bus) -> int:
     """How many SCAN commands the server has answered."""
     info: bytes = bus("INFO", "commandstats")
-    return int(info.split(b"cmdstat_scan:calls=")[1].split(b",")[0]) if b"cmdstat_scan:" in info else 0
+    return (
+        int(info.split(b"cmdstat_scan:calls=")[1].split(b",")[0]) if b"cmdstat_scan:" in info else 0
+    )
 
 
-def test_planning_walks_over_no_keys_once_the_query_runs(crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_planning_walks_over_no_keys_once_the_query_runs(
+    crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine
+) -> None:
     bus = bus_of(crowded)
     bus.push("q1", "1")
     query = engine({"redis.url": bus.url, "subscribePattern": "q.", "idlePollMs": "1"})
@@ -52,8 +58,16 @@ def test_planning_walks_over_no_keys_once_the_query_runs(crowded: EmbeddedRedis,
         wait_until(lambda: found.extend(query.step() or []) or found, PATIENCE_S)
     query.kill()
     assert found == [("q2", 1, b"2")]
-    walking = {client for client, words in zip(monitor.clients, monitor.words, strict=True) if words[0].upper() == "SCAN"}
-    others = {words[0].upper() for client, words in zip(monitor.clients, monitor.words, strict=True) if client in walking}
+    walking = {
+        client
+        for client, words in zip(monitor.clients, monitor.words, strict=True)
+        if words[0].upper() == "SCAN"
+    }
+    others = {
+        words[0].upper()
+        for client, words in zip(monitor.clients, monitor.words, strict=True)
+        if client in walking
+    }
     assert others <= {"SCAN", "CLIENT", "PING"}
 
 
@@ -67,7 +81,9 @@ def test_a_walk_pauses_after_each_thousand_keys(crowded: EmbeddedRedis, bus_of: 
     assert OTHERS // 1000 <= len(at) < OTHERS // 1000 + 2
 
 
-def test_available_now_reads_every_queue_that_is_there_and_none_that_comes_later(crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_available_now_reads_every_queue_that_is_there_and_none_that_comes_later(
+    crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine
+) -> None:
     bus = bus_of(crowded)
     for number in range(20):
         bus.push(f"q{number}", "1")
@@ -82,7 +98,9 @@ def test_available_now_reads_every_queue_that_is_there_and_none_that_comes_later
     query.kill()
 
 
-def test_a_search_that_breaks_off_is_made_again(crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_a_search_that_breaks_off_is_made_again(
+    crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine
+) -> None:
     bus = bus_of(crowded)
     query = engine({"redis.url": bus.url, "subscribePattern": "q.", "idlePollMs": "1"})
     assert query.drain() == []
@@ -90,6 +108,7 @@ def test_a_search_that_breaks_off_is_made_again(crowded: EmbeddedRedis, bus_of: 
         bus("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         bus.push(f"q{number}", "1")
         found: list[Row] = []
-        wait_until(lambda: found.extend(query.step() or []) or found, PATIENCE_S)  # noqa: B023  # it ends before the next
+        # It ends before the next
+        wait_until(lambda: found.extend(query.step() or []) or found, PATIENCE_S)  # noqa: B023
         assert found == [(f"q{number}", 1, b"1")]
     query.kill()

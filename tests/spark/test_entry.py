@@ -1,4 +1,6 @@
-"""Where a query enters a queue that holds messages: what its acks would delete unread is an error that says how many."""
+"""Where a query enters a queue that holds messages: what its acks would delete unread is an error
+that says how many.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,19 @@ def read(bus: Bus, queue: str) -> dict[str, str]:
 
 
 @pytest.mark.needs("start")
-@pytest.mark.parametrize(("start", "count"), [("latest", 5), ('{"%s": 3}', 3), ('{"%s": "latest"}', 5)])
+@pytest.mark.parametrize(
+    ("start", "count"), [("latest", 5), ('{"%s": 3}', 3), ('{"%s": "latest"}', 5)]
+)
 @pytest.mark.parametrize("own", [{}, {"subscription": "s"}], ids=["alone", "subscription"])
 def test_a_start_behind_unread_messages_is_an_error_and_deletes_nothing(
     bus: Bus, engine: MakeEngine, read: dict[str, str], start: str, count: int, own: dict[str, str]
 ) -> None:
     bus.fill(queue := read["subscribe"], 5)
     query = engine({**read, **own, "startingOffsets": start.replace("%s", queue)})
-    said = rf"'{queue}' holds {count} unread messages up to id {count}, where startingOffsets=(latest|3) begins; .*discardBacklog=true"
+    said = (
+        rf"'{queue}' holds {count} unread messages up to id {count}, where"
+        r" startingOffsets=(latest|3) begins; .*discardBacklog=true"
+    )
     for _ in range(2):
         with pytest.raises(BacklogWouldBeDeleted, match=said) as failed:
             query.step()
@@ -45,17 +52,26 @@ def test_a_start_behind_unread_messages_is_an_error_and_deletes_nothing(
 
 @pytest.mark.parametrize("before_42", [False, True])
 def test_discard_backlog_deletes_it_with_a_warning(
-    bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str, caplog: pytest.LogCaptureFixture, before_42: bool
+    bus: Bus,
+    engine: MakeEngine,
+    read: dict[str, str],
+    queue: str,
+    caplog: pytest.LogCaptureFixture,
+    before_42: bool,
 ) -> None:
     bus.fill(queue, 5)
-    query = engine({**read, "startingOffsets": "latest", "discardBacklog": "true"}, before_42=before_42)
+    query = engine(
+        {**read, "startingOffsets": "latest", "discardBacklog": "true"}, before_42=before_42
+    )
     assert query.drain() == []
     assert bus.ids(queue) == []
     [warning] = [text for text in caplog.messages if "discardBacklog" in text]
     assert f"'{queue}': 5 unread messages up to id 5 will be deleted" in warning
 
 
-def test_ack_none_deletes_nothing_so_it_may_begin_anywhere(bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str) -> None:
+def test_ack_none_deletes_nothing_so_it_may_begin_anywhere(
+    bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str
+) -> None:
     bus.fill(queue, 5)
     query = engine({**read, "startingOffsets": "latest", "ack": "none"})
     assert query.drain() == []
@@ -101,7 +117,10 @@ def test_a_subscription_that_has_messages_waiting_does_not_skip_them_with_anothe
     bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str
 ) -> None:
     bus.fill(queue, 5)
-    slow, quick = (engine({**read, "subscription": name, "maxMessagesPerTrigger": "2"}) for name in ("slow", "quick"))
+    slow, quick = (
+        engine({**read, "subscription": name, "maxMessagesPerTrigger": "2"})
+        for name in ("slow", "quick")
+    )
     slow.step()
     slow.step()
     slow.kill()
@@ -114,7 +133,9 @@ def test_a_subscription_that_has_messages_waiting_does_not_skip_them_with_anothe
         engine({**read, "subscription": "slow", "startingOffsets": json.dumps({queue: 4})}).step()
 
 
-def test_latest_of_an_empty_or_new_queue_is_no_error(bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str) -> None:
+def test_latest_of_an_empty_or_new_queue_is_no_error(
+    bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str
+) -> None:
     query = engine({**read, "startingOffsets": "latest"})
     assert query.drain() == []
     bus.fill(queue, 2)
@@ -123,7 +144,9 @@ def test_latest_of_an_empty_or_new_queue_is_no_error(bus: Bus, engine: MakeEngin
 
 
 @pytest.mark.needs("limits")
-def test_what_comes_while_a_query_enters_is_neither_passed_over_nor_deleted(bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str) -> None:
+def test_what_comes_while_a_query_enters_is_neither_passed_over_nor_deleted(
+    bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str
+) -> None:
     query = engine({**read, "startingOffsets": "latest", "createQueue": "false"})
     bus.attach(queue)
     reader = query.reader
@@ -135,7 +158,9 @@ def test_what_comes_while_a_query_enters_is_neither_passed_over_nor_deleted(bus:
     assert bus.ids(queue) == []
 
 
-def test_a_checkpoint_counts_and_not_the_start(bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str) -> None:
+def test_a_checkpoint_counts_and_not_the_start(
+    bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str
+) -> None:
     query = engine({**read, "startingOffsets": "latest"})
     query.drain()
     bus.fill(queue, 5)
@@ -143,10 +168,18 @@ def test_a_checkpoint_counts_and_not_the_start(bus: Bus, engine: MakeEngine, rea
     assert ids(query.drain()) == [1, 2, 3, 4, 5]
 
 
-def test_a_start_above_the_last_id_says_what_to_do(bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str) -> None:
+def test_a_start_above_the_last_id_says_what_to_do(
+    bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str
+) -> None:
     bus.fill(queue, 5)
     query = engine({**read, "startingOffsets": json.dumps({queue: 6})})
-    with pytest.raises(ConfigError, match=f"'{queue}' is read up to id 6, but its last id is 5. Name that id or a smaller one, or .*latest"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            f"'{queue}' is read up to id 6, but its last id is 5. Name that id or a smaller one, or"
+            " .*latest"
+        ),
+    ):
         query.step()
 
 
@@ -154,12 +187,22 @@ def test_a_start_above_the_last_id_says_what_to_do(bus: Bus, engine: MakeEngine,
 def test_a_spark_that_hides_the_checkpoint_refuses_before_the_first_batch_is_read(
     bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str
 ) -> None:
-    """Python before 4.2: whether startingOffsets counts is known only when Spark asks for the tasks of the batch."""
+    """Python before 4.2: whether startingOffsets counts is known only when Spark asks for the tasks
+    of the batch.
+    """
     bus.fill(queue, 5)
     query = engine({**read, "startingOffsets": "latest"}, before_42=True)
-    for start, said in (("latest", "startingOffsets=latest"), ("latest", "startingOffsets=latest"), ("earliest", "the checkpoint")):
-        query.restart(startingOffsets=start)  # the batch is in the checkpoint: another start does not change it
-        with pytest.raises(BacklogWouldBeDeleted, match=f"holds 5 unread messages up to id 5, where {said} begins"):
+    for start, said in (
+        ("latest", "startingOffsets=latest"),
+        ("latest", "startingOffsets=latest"),
+        ("earliest", "the checkpoint"),
+    ):
+        query.restart(
+            startingOffsets=start
+        )  # the batch is in the checkpoint: another start does not change it
+        with pytest.raises(
+            BacklogWouldBeDeleted, match=f"holds 5 unread messages up to id 5, where {said} begins"
+        ):
             query.step()
     assert bus.ids(queue) == [1, 2, 3, 4, 5]
     query.restart(startingOffsets="latest", discardBacklog="true")
@@ -172,13 +215,16 @@ def test_a_spark_that_hides_the_checkpoint_refuses_before_the_first_batch_is_rea
 
 
 @pytest.mark.parametrize("before_42", [False, True])
-def test_a_first_batch_that_is_read_again_begins_where_it_began_whatever_others_have_acknowledged_meanwhile(
+def test_a_first_batch_that_is_read_again_begins_where_it_began_whatever_others_acked(
     bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str, before_42: bool
 ) -> None:
     bus.fill(queue, 6)
     daily = engine({**read, "subscription": "daily"}, before_42=before_42)
     daily.step()
-    late = engine({**read, "subscription": "late", "startingOffsets": json.dumps({queue: 3})}, before_42=before_42)
+    late = engine(
+        {**read, "subscription": "late", "startingOffsets": json.dumps({queue: 3})},
+        before_42=before_42,
+    )
     late.step("read")
     daily.reader.commit(daily.planned[-1])
     late.restart()

@@ -30,7 +30,12 @@ ROWS: list[tuple[tuple[str, ...], dict[str, str], str, str]] = [
     (("'a' AS value", "'b' AS queue", "'c' AS queue"), {"queue": "q"}, "queue", "queue"),
     (("'a' AS value", "'b' AS topic", "'c' AS topic"), {}, "topic", "topic"),
     (("'a' AS value", "'b' AS key", "'c' AS KEY"), {"topic": "t"}, "key", "KEY"),
-    (("'a' AS value", "1 AS partition", "2 AS partition"), {"topic": "t"}, "partition", "partition"),
+    (
+        ("'a' AS value", "1 AS partition", "2 AS partition"),
+        {"topic": "t"},
+        "partition",
+        "partition",
+    ),
     (("'a' AS value", "1L AS id", "2L AS id"), {"queue": "q"}, "id", "id"),
     (("'a' AS value", "'b' AS x", "'c' AS X"), {"queue": "q"}, "x", "X"),
 ]
@@ -38,7 +43,12 @@ ROWS: list[tuple[tuple[str, ...], dict[str, str], str, str]] = [
 
 @pytest.mark.parametrize(("columns", "options", "first", "second"), ROWS)
 def test_a_batch_write_names_the_columns(
-    spark: SparkSession, via: str, columns: tuple[str, ...], options: dict[str, str], first: str, second: str
+    spark: SparkSession,
+    via: str,
+    columns: tuple[str, ...],
+    options: dict[str, str],
+    first: str,
+    second: str,
 ) -> None:
     writer = spark.range(1).selectExpr(*columns).write.format(via).mode("append")
     with pytest.raises(Exception, match=REFUSED.format(first, second)):
@@ -56,39 +66,83 @@ def test_a_stream_names_the_columns(lines: Lines, via: str, second: str) -> None
 def test_outcomes_of_jobs_name_the_columns(spark: SparkSession, second: str) -> None:
     first = second.lower()
     columns = {"job": "'j'", "outcome": "'ok'", "fields": "map('a', binary('b'))"}
-    rows = spark.range(1).selectExpr(*(f"{text} AS {name}" for name, text in columns.items()), f"{columns[first]} AS {second}")
+    rows = spark.range(1).selectExpr(
+        *(f"{text} AS {name}" for name, text in columns.items()), f"{columns[first]} AS {second}"
+    )
     with pytest.raises(Exception, match=REFUSED.format(first, second)):
         rows.write.format(PYTHON).mode("append").options(**NOWHERE, queue="q", settle="g").save()
 
 
 def test_a_schema_of_the_source_names_the_columns(spark: SparkSession, via: str) -> None:
-    reader = spark.read.format(via).options(**NOWHERE, subscribe="q").schema("value string, id long, value binary")
+    reader = (
+        spark.read.format(via)
+        .options(**NOWHERE, subscribe="q")
+        .schema("value string, id long, value binary")
+    )
     with pytest.raises(Exception, match=REFUSED.format("value", "value")):
         reader.load().collect()
 
 
 HELPERS: list[tuple[Callable[[DataFrame], Any], str, str, str]] = [
-    (lambda rows: busmq_spark.json_columns(rows, "a int, A int"), "queue string, id long, value binary", "a", "A"),
-    (lambda rows: busmq_spark.json_columns(rows, "queue string"), "queue string, id long, value binary", "queue", "queue"),
-    (lambda rows: busmq_spark.json_columns(rows, "a int, ID int", on_error="dead-letter"), "queue string, id long, value binary", "id", "ID"),
-    (lambda rows: busmq_spark.json_columns(rows, "a int"), "queue string, id long, value binary, value string", "value", "value"),
+    (
+        lambda rows: busmq_spark.json_columns(rows, "a int, A int"),
+        "queue string, id long, value binary",
+        "a",
+        "A",
+    ),
+    (
+        lambda rows: busmq_spark.json_columns(rows, "queue string"),
+        "queue string, id long, value binary",
+        "queue",
+        "queue",
+    ),
+    (
+        lambda rows: busmq_spark.json_columns(rows, "a int, ID int", on_error="dead-letter"),
+        "queue string, id long, value binary",
+        "id",
+        "ID",
+    ),
+    (
+        lambda rows: busmq_spark.json_columns(rows, "a int"),
+        "queue string, id long, value binary, value string",
+        "value",
+        "value",
+    ),
     (busmq_spark.events, "id long, value binary, VALUE string", "value", "VALUE"),
     (busmq_spark.events, "id long, value binary, message_id long", "message_id", "message_id"),
-    (lambda rows: busmq_spark.to_events(rows, source="s", type="t"), "id string, data string, Data string", "data", "Data"),
-    (lambda rows: busmq_spark.dead_letters(rows, "true", "x"), "queue string, id long, value binary, Value string", "value", "Value"),
+    (
+        lambda rows: busmq_spark.to_events(rows, source="s", type="t"),
+        "id string, data string, Data string",
+        "data",
+        "Data",
+    ),
+    (
+        lambda rows: busmq_spark.dead_letters(rows, "true", "x"),
+        "queue string, id long, value binary, Value string",
+        "value",
+        "Value",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("helper", "columns", "first", "second"), HELPERS)
-def test_a_helper_names_the_columns(spark: SparkSession, helper: Callable[[DataFrame], Any], columns: str, first: str, second: str) -> None:
-    with pytest.raises(ConfigError, match=REFUSED.format(first, second).replace(r"\[BUSMQ_CONFIG\] ", "")):
+def test_a_helper_names_the_columns(
+    spark: SparkSession, helper: Callable[[DataFrame], Any], columns: str, first: str, second: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=REFUSED.format(first, second).replace(r"\[BUSMQ_CONFIG\] ", "")
+    ):
         helper(spark.createDataFrame([], columns))
 
 
 def test_fields_that_differ_in_case_are_two_where_the_session_says_so(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
-        rows = spark.createDataFrame([("q", 1, b'{"a": 1, "A": 2}')], "queue string, id long, value binary")
-        assert [row.asDict() for row in busmq_spark.json_columns(rows, "a int, A int").collect()] == [{"queue": "q", "id": 1, "a": 1, "A": 2}]
+        rows = spark.createDataFrame(
+            [("q", 1, b'{"a": 1, "A": 2}')], "queue string, id long, value binary"
+        )
+        assert [
+            row.asDict() for row in busmq_spark.json_columns(rows, "a int, A int").collect()
+        ] == [{"queue": "q", "id": 1, "a": 1, "A": 2}]
     finally:
         spark.conf.unset("spark.sql.caseSensitive")

@@ -1,4 +1,6 @@
-"""A Redis that evicts removes queues without an error: a query or bus that starts warns of it, or refuses it."""
+"""A Redis that evicts removes queues without an error: a query or bus that starts warns of it, or
+refuses it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def policed(policy: str) -> Iterator[EmbeddedRedis]:
 
 
 def test_a_redis_that_evicts_is_warned_about_once(
-    policed: EmbeddedRedis, policy: str, bus_of: MakeBus, engine: MakeEngine, caplog: pytest.LogCaptureFixture
+    policed: EmbeddedRedis,
+    policy: str,
+    bus_of: MakeBus,
+    engine: MakeEngine,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus = bus_of(policed)
     bus.push("q", "1")
@@ -44,7 +50,9 @@ def test_a_redis_that_evicts_is_warned_about_once(
     assert policy == "noeviction" or f"is {policy}" in found[0]
 
 
-def test_a_redis_that_evicts_is_refused_where_that_is_asked_for(policed: EmbeddedRedis, policy: str, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_a_redis_that_evicts_is_refused_where_that_is_asked_for(
+    policed: EmbeddedRedis, policy: str, bus_of: MakeBus, engine: MakeEngine
+) -> None:
     bus = bus_of(policed)
     bus.push("q", "1")
     query = engine({"redis.url": bus.url, "subscribe": "q", "requireNoEviction": "true"})
@@ -56,9 +64,13 @@ def test_a_redis_that_evicts_is_refused_where_that_is_asked_for(policed: Embedde
         query.step()
 
 
-async def test_a_bus_warns_of_it_or_refuses_it_too(policed: EmbeddedRedis, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bus_warns_of_it_or_refuses_it_too(
+    policed: EmbeddedRedis, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with AsyncBus(policed.url):
-        assert len([text for text in caplog.messages if "maxmemory-policy of Redis" in text]) == (policy != "noeviction")
+        assert len([text for text in caplog.messages if "maxmemory-policy of Redis" in text]) == (
+            policy != "noeviction"
+        )
     if policy == "noeviction":
         async with AsyncBus(policed.url, require_no_eviction=True):
             return
@@ -66,7 +78,9 @@ async def test_a_bus_warns_of_it_or_refuses_it_too(policed: EmbeddedRedis, polic
         await AsyncBus(policed.url, require_no_eviction=True).__aenter__()
 
 
-def test_a_sink_is_refused_it_where_that_is_asked_for(policed: EmbeddedRedis, policy: str, bus_of: MakeBus, sink_engine: MakeSink) -> None:
+def test_a_sink_is_refused_it_where_that_is_asked_for(
+    policed: EmbeddedRedis, policy: str, bus_of: MakeBus, sink_engine: MakeSink
+) -> None:
     def write() -> None:
         sink = sink_engine({"redis.url": policed.url, "queue": "q", "requireNoEviction": "true"})
         sink.stage([b"1"])

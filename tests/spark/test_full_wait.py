@@ -29,13 +29,19 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(protocol, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep))
+    monkeypatch.setattr(
+        protocol, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep)
+    )
     return made
 
 
-def test_a_queue_that_stays_full_fails_after_the_deadline_and_says_what_is_left(clock: Clock) -> None:
+def test_a_queue_that_stays_full_fails_after_the_deadline_and_says_what_is_left(
+    clock: Clock,
+) -> None:
     policy = FullQueueWait(5000)
-    with pytest.raises(QueueFull, match="'q' holds its maxsize of 10 messages for 5 s; 7 rows are not stored") as failed:  # noqa: PT012  # it takes many waits
+    with pytest.raises(  # noqa: PT012  # it takes many waits
+        QueueFull, match="'q' holds its maxsize of 10 messages for 5 s; 7 rows are not stored"
+    ) as failed:  # it takes many waits
         for _ in range(10_000):
             policy.wait_for_room("q", 10, 7)
     assert 5 <= sum(clock.slept) < 5.2
@@ -52,7 +58,10 @@ def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
 
 
 def test_a_queue_that_is_full_again_later_is_waited_for_anew(
-    clock: Clock, redis_server: EmbeddedRedis, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    clock: Clock,
+    redis_server: EmbeddedRedis,
+    fresh: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = fresh()
     store = RedisStore(redis_layout(RedisOptions(url=redis_server.url)))
@@ -63,7 +72,9 @@ def test_a_queue_that_is_full_again_later_is_waited_for_anew(
         clock.now += seconds
         redis_server.command("DEL", keys.messages)
 
-    monkeypatch.setattr("busmq_spark.store.protocol.time.sleep", taken_meanwhile)  # of the clock, which stands for the module
+    monkeypatch.setattr(
+        "busmq_spark.store.protocol.time.sleep", taken_meanwhile
+    )  # of the clock, which stands for the module
     for _ in range(3):
         store.appender().push(queue, [b"one"], policy)
         clock.now += 60

@@ -1,4 +1,6 @@
-"""Which queues a query reads and who else may: creation, discovery, leases, subscriptions, keep-alive."""
+"""Which queues a query reads and who else may: creation, discovery, leases, subscriptions,
+keep-alive.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 # Creation
 
 
-def test_a_named_queue_that_does_not_exist_is_created_to_live_a_week(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_named_queue_that_does_not_exist_is_created_to_live_a_week(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     query, life = engine({"redis.url": bus.url, "subscribe": queue}), Life(bus, WEEK_S)
     assert query.step() == []
     keys = QueueKeys(queue)
@@ -67,14 +71,20 @@ def test_a_queue_with_a_long_ttl_and_one_that_is_created_are_not_warned_about(
     assert caplog.messages == []
 
 
-def test_without_create_queue_a_missing_queue_is_an_error_and_stays_missing(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_without_create_queue_a_missing_queue_is_an_error_and_stays_missing(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     query = engine({"redis.url": bus.url, "subscribe": queue, "createQueue": "false"})
-    with pytest.raises(QueueMissing, match=f"queue '{queue}' does not exist and may not be created here"):
+    with pytest.raises(
+        QueueMissing, match=f"queue '{queue}' does not exist and may not be created here"
+    ):
         query.step()
     assert bus("EXISTS", QueueKeys(queue).metadata) == 0
 
 
-def test_a_queue_whose_name_has_commas_is_named_in_a_json_list(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_queue_whose_name_has_commas_is_named_in_a_json_list(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     bus.push(f"{queue},{queue}", "1")
     query = engine({"redis.url": bus.url, "subscribe": json.dumps([f"{queue},{queue}"])})
     assert names(query.drain()) == [f"{queue},{queue}"]
@@ -84,7 +94,9 @@ def test_a_queue_whose_name_has_commas_is_named_in_a_json_list(bus: Bus, engine:
 # Discovery
 
 
-def test_a_pattern_must_match_the_whole_name_and_creates_nothing(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+def test_a_pattern_must_match_the_whole_name_and_creates_nothing(
+    bus: Bus, engine: MakeEngine, fresh: Fresh
+) -> None:
     base = fresh("orders")
     for name in (f"{base}-1", f"{base}-2", f"{base}-x", f"not-{base}-1", f"{base}-11"):
         bus.push(name, "1")
@@ -93,20 +105,27 @@ def test_a_pattern_must_match_the_whole_name_and_creates_nothing(bus: Bus, engin
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_queue_that_appears_while_the_query_runs_is_read_from_its_first_message(bus: Bus, engine: MakeEngine, fresh: Fresh, starting: str) -> None:
+def test_a_queue_that_appears_while_the_query_runs_is_read_from_its_first_message(
+    bus: Bus, engine: MakeEngine, fresh: Fresh, starting: str
+) -> None:
     base = fresh("orders")
-    query = engine({"redis.url": bus.url, "subscribePattern": f"{base}-.", "startingOffsets": starting})
+    query = engine(
+        {"redis.url": bus.url, "subscribePattern": f"{base}-.", "startingOffsets": starting}
+    )
     assert query.drain() == []
     bus.fill(f"{base}-1", 2)
     bus.fill(f"{base}-2", 3)
     found: list[list[Row]] = []
     wait_until(lambda: found.extend(query.drain()) or len(ids(found)) == 5, PATIENCE_S)
     assert sorted(row for rows in found for row in rows) == [
-        (f"{base}-{q}", id, f"{base}-{q}:{id}".encode()) for q, id in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+        (f"{base}-{q}", id, f"{base}-{q}:{id}".encode())
+        for q, id in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
     ]
 
 
-def test_a_queue_that_was_found_by_a_pattern_and_expired_is_missed_at_the_next_start(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+def test_a_queue_that_was_found_by_a_pattern_and_expired_is_missed_at_the_next_start(
+    bus: Bus, engine: MakeEngine, fresh: Fresh
+) -> None:
     base = fresh("orders")
     bus.fill(f"{base}-1", 2)
     bus.fill(f"{base}-2", 2)
@@ -122,11 +141,20 @@ def test_a_queue_that_was_found_by_a_pattern_and_expired_is_missed_at_the_next_s
         bus.fill(f"{base}-2", 2)
 
 
-def test_with_fail_on_data_loss_false_a_queue_of_a_pattern_may_come_and_go(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+def test_with_fail_on_data_loss_false_a_queue_of_a_pattern_may_come_and_go(
+    bus: Bus, engine: MakeEngine, fresh: Fresh
+) -> None:
     base = fresh("orders")
     bus.fill(f"{base}-1", 2)
     bus.fill(f"{base}-2", 2)
-    query = engine({"redis.url": bus.url, "subscribePattern": f"{base}-.", "failOnDataLoss": "false", "idlePollMs": "1"})
+    query = engine(
+        {
+            "redis.url": bus.url,
+            "subscribePattern": f"{base}-.",
+            "failOnDataLoss": "false",
+            "idlePollMs": "1",
+        }
+    )
     query.drain()
     bus.close_queue(f"{base}-2")
     wait_until(lambda: query.drain() == [] and query.positions() == {f"{base}-1": 2}, PATIENCE_S)
@@ -136,14 +164,20 @@ def test_with_fail_on_data_loss_false_a_queue_of_a_pattern_may_come_and_go(bus: 
     assert (names(found), ids(found)) == ([f"{base}-2"], [1])
 
 
-def test_queues_of_several_servers_are_found_and_read(three_servers, engine: MakeEngine, fresh: Fresh, bus_of) -> None:  # type: ignore[no-untyped-def]
+def test_queues_of_several_servers_are_found_and_read(  # type: ignore[no-untyped-def]
+    three_servers, engine: MakeEngine, fresh: Fresh, bus_of
+) -> None:
     base = fresh("orders")
     for number, url in enumerate(three_servers.urls):
         bus_of(url).fill(f"{base}-{number}", 2)
     query = engine({"redis.url": ",".join(three_servers.urls), "subscribePattern": f"{base}-."})
     assert sorted(names(query.drain())) == sorted(f"{base}-{n}" for n in (0, 0, 1, 1, 2, 2))
     query.step()
-    assert [bus_of(url).ids(f"{base}-{n}") for n, url in enumerate(three_servers.urls)] == [[], [], []]
+    assert [bus_of(url).ids(f"{base}-{n}") for n, url in enumerate(three_servers.urls)] == [
+        [],
+        [],
+        [],
+    ]
 
 
 # Who else reads
@@ -153,13 +187,21 @@ def test_a_second_query_on_a_queue_is_refused(bus: Bus, engine: MakeEngine, queu
     bus.fill(queue, 2)
     first = engine({"redis.url": bus.url, "subscribe": queue})
     first.step()
-    with pytest.raises(QueueBusy, match=r"is read by another query \(process \d+ of this machine\)\. Stop that query, or give each query"):
+    with pytest.raises(
+        QueueBusy,
+        match=(
+            r"is read by another query \(process \d+ of this machine\)\. Stop that query, or give"
+            r" each query"
+        ),
+    ):
         engine({"redis.url": bus.url, "subscribe": queue}).step()
     bus.fill(queue, 1, first=3)
     assert ids(first.drain()) == [3]
 
 
-def test_a_second_query_that_removes_nothing_is_welcome(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_second_query_that_removes_nothing_is_welcome(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     bus.fill(queue, 2)
     first = engine({"redis.url": bus.url, "subscribe": queue})
     second = engine({"redis.url": bus.url, "subscribe": queue, "ack": "none"})
@@ -167,8 +209,12 @@ def test_a_second_query_that_removes_nothing_is_welcome(bus: Bus, engine: MakeEn
     assert ids(first.drain()) == [1, 2]
 
 
-def test_a_query_that_lost_its_lease_while_it_was_cut_off_stops(bus: Bus, engine: MakeEngine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = engine({"redis.url": bus.url, "subscribe": queue, "ttl": "6s"})  # a short ttl has the keep-alive thread look often
+def test_a_query_that_lost_its_lease_while_it_was_cut_off_stops(
+    bus: Bus, engine: MakeEngine, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = engine(
+        {"redis.url": bus.url, "subscribe": queue, "ttl": "6s"}
+    )  # a short ttl has the keep-alive thread look often
     first.step()
     bus("SET", QueueKeys(queue).lease(""), "somebody else")
 
@@ -182,9 +228,18 @@ def test_a_query_that_lost_its_lease_while_it_was_cut_off_stops(bus: Bus, engine
     wait_until(refused, PATIENCE_S)
 
 
-def test_two_subscriptions_each_read_everything_and_a_message_leaves_when_both_have_acked_it(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_two_subscriptions_each_read_everything_and_a_message_leaves_when_both_have_acked_it(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     bus.fill(queue, 4)
-    a = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a", "maxMessagesPerTrigger": "2"})
+    a = engine(
+        {
+            "redis.url": bus.url,
+            "subscribe": queue,
+            "subscription": "a",
+            "maxMessagesPerTrigger": "2",
+        }
+    )
     b = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "b"})
     b.step()
     assert ids(a.drain()) == [1, 2, 3, 4]
@@ -198,7 +253,9 @@ def test_two_subscriptions_each_read_everything_and_a_message_leaves_when_both_h
     assert bus.ids(queue) == []
 
 
-def test_a_subscription_keeps_its_messages_while_its_query_is_down(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_subscription_keeps_its_messages_while_its_query_is_down(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     a = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a"})
     b = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "b"})
     a.step()
@@ -221,20 +278,33 @@ def test_the_same_subscription_twice_is_refused(bus: Bus, engine: MakeEngine, qu
 def test_the_name_of_a_shared_group_is_refused(bus: Bus, engine: MakeEngine, queue: str) -> None:
     bus.fill(queue, 2)
     bus.link.run(register(QueueKeys(queue), "mail", shared={"lease_ms": 1000}))
-    with pytest.raises(QueueBusy, match=r"has a group 'mail', which is shared\. Choose another name, or drop that group first"):
+    with pytest.raises(
+        QueueBusy,
+        match=(
+            r"has a group 'mail', which is shared\. Choose another name, or drop that group first"
+        ),
+    ):
         engine({"redis.url": bus.url, "subscribe": queue, "subscription": "mail"}).step()
     assert bus.ids(queue) == [1, 2]
 
 
-def test_a_reader_without_subscription_is_refused_where_others_have_one(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_reader_without_subscription_is_refused_where_others_have_one(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a"}).step()
     with pytest.raises(
-        QueueBusy, match=r"has the subscriptions a\. A reader without one would wait for them or lose messages to them.*busmq unsubscribe"
+        QueueBusy,
+        match=(
+            r"has the subscriptions a\. A reader without one would wait for them or lose messages"
+            r" to them.*busmq unsubscribe"
+        ),
     ):
         engine({"redis.url": bus.url, "subscribe": queue}).step()
 
 
-def test_a_subscription_is_refused_where_a_query_without_one_runs(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_subscription_is_refused_where_a_query_without_one_runs(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     first = engine({"redis.url": bus.url, "subscribe": queue})
     first.step()
     with pytest.raises(QueueBusy, match="is read by a query without a subscription"):
@@ -242,15 +312,23 @@ def test_a_subscription_is_refused_where_a_query_without_one_runs(bus: Bus, engi
     assert bus("EXISTS", QueueKeys(queue).acks) == 0
     first.kill()
     bus.fill(queue, 1)
-    assert ids(engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a"}).drain()) == [1]
+    assert ids(engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a"}).drain()) == [
+        1
+    ]
 
 
 @pytest.mark.needs("limits")
-def test_a_subscription_on_a_queue_that_began_a_new_life_drops_nothing_of_it(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_subscription_on_a_queue_that_began_a_new_life_drops_nothing_of_it(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     """Its old position, taken into the new life, would count new messages as acked."""
     bus.fill(queue, 50)
-    a = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a", "failOnDataLoss": "false"})
-    b = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "b", "failOnDataLoss": "false"})
+    a = engine(
+        {"redis.url": bus.url, "subscribe": queue, "subscription": "a", "failOnDataLoss": "false"}
+    )
+    b = engine(
+        {"redis.url": bus.url, "subscribe": queue, "subscription": "b", "failOnDataLoss": "false"}
+    )
     a.drain()
     b.drain()
     a.kill()
@@ -259,7 +337,9 @@ def test_a_subscription_on_a_queue_that_began_a_new_life_drops_nothing_of_it(bus
     bus.fill(queue, 3)
     b.restart()
     a.restart()
-    a.reader.latestOffset(a.planned[-1], a.reader.getDefaultReadLimit())  # attached, nothing read yet
+    a.reader.latestOffset(
+        a.planned[-1], a.reader.getDefaultReadLimit()
+    )  # attached, nothing read yet
     assert ids(b.drain()) == [1, 2, 3]
     assert bus.ids(queue) == [1, 2, 3]
     assert ids(a.drain()) == [1, 2, 3]
@@ -269,12 +349,16 @@ def test_a_subscription_on_a_queue_that_began_a_new_life_drops_nothing_of_it(bus
 # Keep-alive
 
 
-def test_a_queue_with_a_short_ttl_is_touched_while_a_query_idles(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+def test_a_queue_with_a_short_ttl_is_touched_while_a_query_idles(
+    bus: Bus, engine: MakeEngine, fresh: Fresh
+) -> None:
     kept = fresh("kept")
     bus.push(kept, "1", ttl_s=10)
     query = engine({"redis.url": bus.url, "subscribe": kept})
     query.step()
-    left = dict.fromkeys((QueueKeys(kept).metadata, QueueKeys(kept).messages, QueueKeys(kept).msgid), 0)
+    left = dict.fromkeys(
+        (QueueKeys(kept).metadata, QueueKeys(kept).messages, QueueKeys(kept).msgid), 0
+    )
 
     def touched() -> bool:
         """Whether each has been given a longer life than it had left."""
@@ -289,7 +373,7 @@ def test_a_queue_with_a_short_ttl_is_touched_while_a_query_idles(bus: Bus, engin
     assert bus.ids(kept) == [1]
 
 
-def test_a_subscription_that_is_added_while_a_batch_waits_to_be_read_keeps_the_messages_of_that_batch(
+def test_a_subscription_that_is_added_while_a_batch_waits_keeps_the_messages_of_that_batch(
     bus: Bus, engine: MakeEngine, queue: str
 ) -> None:
     bus.fill(queue, 5)
@@ -313,13 +397,22 @@ def test_the_keep_alive_ends_with_the_reader(bus: Bus, engine: MakeEngine, queue
 
 
 @pytest.mark.parametrize("options", [{}, {"subscription": "s"}], ids=["alone", "subscription"])
-def test_a_redis_that_is_full_can_be_drained_and_then_takes_messages_again(bus_of: MakeBus, engine: MakeEngine, options: dict[str, str]) -> None:
+def test_a_redis_that_is_full_can_be_drained_and_then_takes_messages_again(
+    bus_of: MakeBus, engine: MakeEngine, options: dict[str, str]
+) -> None:
     with EmbeddedRedis(maxmemory="6mb") as server:
         bus = bus_of(server)
         with pytest.raises(RedisFull, match="drain"):
             bus.push("q", *[b"x" * 100_000] * 200)
         stored = bus.ids("q")
-        query = engine({"redis.url": bus.url, "subscribe": "q", "maxMessagesPerTrigger": len(stored) // 3, **options})
+        query = engine(
+            {
+                "redis.url": bus.url,
+                "subscribe": "q",
+                "maxMessagesPerTrigger": len(stored) // 3,
+                **options,
+            }
+        )
         assert ids(query.drain()) == stored
         assert query.step() is None
         bus.push("q", "more")

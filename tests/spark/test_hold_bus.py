@@ -18,7 +18,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
 
 
-async def test_a_query_and_a_reliable_consumer_exclude_each_other(bus: Bus, engine: Callable[..., Engine], queue: str) -> None:
+async def test_a_query_and_a_reliable_consumer_exclude_each_other(
+    bus: Bus, engine: Callable[..., Engine], queue: str
+) -> None:
     bus.fill(queue, 3)
     async with AsyncBus(bus.url) as there, there.queue(queue) as same:
         consumption = same.consume(reliable=True)

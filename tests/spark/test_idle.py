@@ -36,15 +36,26 @@ def server() -> Iterator[EmbeddedRedis]:
 @pytest.mark.parametrize("queues", [1, 300])
 @pytest.mark.parametrize("pattern", [False, True])
 def test_an_idle_query_sends_at_most_25_commands_a_second_however_many_queues_it_reads(
-    server: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, queues: int, pattern: bool
+    server: EmbeddedRedis,
+    bus_of: MakeBus,
+    engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    queues: int,
+    pattern: bool,
 ) -> None:
     now = [0.0]
     for module in (stream_reader, polling):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+        monkeypatch.setattr(
+            module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+        )
     bus = bus_of(server)
     for i in range(queues):
         bus.push(f"q{i}", "1")
-    names = {"subscribePattern": "q.*"} if pattern else {"subscribe": ",".join(f"q{i}" for i in range(queues))}
+    names = (
+        {"subscribePattern": "q.*"}
+        if pattern
+        else {"subscribe": ",".join(f"q{i}" for i in range(queues))}
+    )
     query = engine({"redis.url": bus.url, "idlePollMs": "50", **names})
     query.drain()
     with Monitor(server) as monitor:
@@ -52,17 +63,24 @@ def test_an_idle_query_sends_at_most_25_commands_a_second_however_many_queues_it
             assert query.step() is None
             now[0] += 0.01
     query.kill()
-    asked = [words for words in monitor.words if words[1:2] != [TOUCH]]  # which keeps queues and leases alive by the clock of the machine
+    asked = [
+        words for words in monitor.words if words[1:2] != [TOUCH]
+    ]  # which keeps queues and leases alive by the clock of the machine
     assert 0 < len(asked) <= MOST_PER_S, asked
 
 
-def test_an_idle_query_asks_no_oftener_than_its_option_says(server: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_an_idle_query_asks_no_oftener_than_its_option_says(
+    server: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine
+) -> None:
     bus = bus_of(server)
     bus.push("q", "1")
     query = engine({"redis.url": bus.url, "subscribe": "q", "idlePollMs": "600000"})
     query.drain()
     heard: list[object] = []
-    wait_until(lambda: heard.append(query.step()) or bus("PUBSUB", "NUMSUB", QueueKeys("q").available)[1], PATIENCE_S)
+    wait_until(
+        lambda: heard.append(query.step()) or bus("PUBSUB", "NUMSUB", QueueKeys("q").available)[1],
+        PATIENCE_S,
+    )
 
     def asks() -> bool:
         with Monitor(server) as monitor:
@@ -74,10 +92,15 @@ def test_an_idle_query_asks_no_oftener_than_its_option_says(server: EmbeddedRedi
     query.kill()
 
 
-def test_a_push_wakes_a_query_that_would_not_look_for_minutes(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_push_wakes_a_query_that_would_not_look_for_minutes(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     query = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "600000"})
     query.drain()
-    wait_until(lambda: query.step() is None and bus("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1], PATIENCE_S)
+    wait_until(
+        lambda: query.step() is None and bus("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1],
+        PATIENCE_S,
+    )
     assert [query.step() for _ in range(3)] == [None] * 3
     bus.push(queue, "hello")
     found: list[object] = []
@@ -86,7 +109,9 @@ def test_a_push_wakes_a_query_that_would_not_look_for_minutes(bus: Bus, engine: 
 
 
 @pytest.mark.needs("limits")
-def test_planning_transfers_no_messages(server: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_planning_transfers_no_messages(
+    server: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine
+) -> None:
     bus = bus_of(server)
     for _ in range(8):
         bus.push("q", b"x" * 1_000_000)
@@ -97,7 +122,9 @@ def test_planning_transfers_no_messages(server: EmbeddedRedis, bus_of: MakeBus, 
 
     query = engine({"redis.url": bus.url, "subscribe": "q", "maxBytesPerTrigger": "5000000"})
     before = sent()
-    end = query.reader.latestOffset(query.reader.initialOffset(), query.reader.getDefaultReadLimit())
+    end = query.reader.latestOffset(
+        query.reader.initialOffset(), query.reader.getDefaultReadLimit()
+    )
     query.reader.partitions(query.reader.initialOffset(), end)
     assert end["queues"]["q"]["last"] == 5
     assert sent() - before < 20_000
@@ -105,7 +132,9 @@ def test_planning_transfers_no_messages(server: EmbeddedRedis, bus_of: MakeBus, 
 
 
 @pytest.mark.parametrize(("size", "rows"), [(10, 50_000), (100_000, 300), (1_000_000, 40)])
-def test_a_reply_stays_small_whatever_the_size_of_messages(bus: Bus, fresh: Fresh, size: int, rows: int) -> None:
+def test_a_reply_stays_small_whatever_the_size_of_messages(
+    bus: Bus, fresh: Fresh, size: int, rows: int
+) -> None:
     queue = fresh()
     for at in range(0, rows, 5_000):
         bus.push(queue, *[b"x" * size] * min(5_000, rows - at))

@@ -10,5 +10,9 @@ from pyspark.sql import SparkSession
 def test_the_session_has_the_jar_on_its_class_path(spark: SparkSession, shim_jar: Path) -> None:
     jvm = spark._jvm
     assert jvm is not None
-    loaded = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("busmq.spark.BusException")
+    loaded = (
+        jvm.java.lang.Thread.currentThread()
+        .getContextClassLoader()
+        .loadClass("busmq.spark.BusException")
+    )
     assert str(shim_jar) in loaded.getProtectionDomain().getCodeSource().getLocation().toString()

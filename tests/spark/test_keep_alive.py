@@ -1,4 +1,6 @@
-"""Queues are kept alive while a query runs: those of each server, or node of a cluster, whatever happens to another one."""
+"""Queues are kept alive while a query runs: those of each server, or node of a cluster, whatever
+happens to another one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ ALONE = {"cluster-require-full-coverage": "no"}
 
 @pytest.fixture(params=["direct", "cluster"])
 def two(request: pytest.FixtureRequest) -> Iterator[EmbeddedStandaloneServers | EmbeddedCluster]:
-    """Two servers that know nothing of each other, or a cluster whose nodes serve their slots also when one of them is dead."""
+    """Two servers that know nothing of each other, or a cluster whose nodes serve their slots also
+    when one of them is dead.
+    """
     if request.param == "direct":
         with EmbeddedStandaloneServers(2) as group:
             yield group
@@ -39,12 +43,18 @@ def servers_of(group: EmbeddedStandaloneServers | EmbeddedCluster) -> list[Embed
     return group.nodes if isinstance(group, EmbeddedCluster) else group.servers
 
 
-def one_queue_each(store: RedisStore, group: EmbeddedStandaloneServers | EmbeddedCluster, fresh: Fresh) -> dict[EmbeddedRedis, QueueKeys]:
+def one_queue_each(
+    store: RedisStore, group: EmbeddedStandaloneServers | EmbeddedCluster, fresh: Fresh
+) -> dict[EmbeddedRedis, QueueKeys]:
     """The keys of a queue on each server, created."""
     found: dict[EmbeddedRedis, QueueKeys] = {}
     while len(found) < 2:
         keys = store.keys(fresh())
-        server = group.owner(keys.metadata) if isinstance(group, EmbeddedCluster) else group.servers[store.locate([keys.name])[keys.name]]
+        server = (
+            group.owner(keys.metadata)
+            if isinstance(group, EmbeddedCluster)
+            else group.servers[store.locate([keys.name])[keys.name]]
+        )
         found.setdefault(server, keys)
     store.attach([keys.name for keys in found.values()], QueueCreateOptions(True, TTL_S))
     return found
@@ -60,14 +70,20 @@ def wait_touched(server: EmbeddedRedis, times: int, *keys: str) -> None:
             assert isinstance(now, int)
             assert now > 0, f"{key} is gone, or has no end"
             lives.append(now)
-        return all(sum(before < after for before, after in pairwise(lives)) >= times for lives in left.values())
+        return all(
+            sum(before < after for before, after in pairwise(lives)) >= times
+            for lives in left.values()
+        )
 
     wait_until(are_touched, PATIENCE_S, f"{keys} are touched")
 
 
 @pytest.mark.parametrize("options", [{}, {"ack": "none"}], ids=["leased", "not leased"])
 def test_a_server_or_node_that_is_dead_ends_no_queue_and_no_lease_of_another(
-    two: EmbeddedStandaloneServers | EmbeddedCluster, engine: MakeEngine, fresh: Fresh, options: dict[str, str]
+    two: EmbeddedStandaloneServers | EmbeddedCluster,
+    engine: MakeEngine,
+    fresh: Fresh,
+    options: dict[str, str],
 ) -> None:
     url, layout = ",".join(two.urls), "cluster" if isinstance(two, EmbeddedCluster) else "direct"
     store = open_store(RedisOptions(url=url, layout=layout))
@@ -75,7 +91,9 @@ def test_a_server_or_node_that_is_dead_ends_no_queue_and_no_lease_of_another(
     names = ",".join(each.name for each in keys.values())
     query = engine({"redis.url": url, "redis.layout": layout, "subscribe": names, **options})
     query.step()
-    (dead, _), (well, kept) = sorted(keys.items(), key=lambda item: servers_of(two).index(item[0]))  # the first one is asked first
+    (dead, _), (well, kept) = sorted(
+        keys.items(), key=lambda item: servers_of(two).index(item[0])
+    )  # the first one is asked first
     dead.kill()
     wait_touched(well, 2, *((kept.metadata, kept.lease("")) if not options else (kept.metadata,)))
     dead.restart()
@@ -103,11 +121,14 @@ def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
     keys = store.keys(fresh())
     store.attach([keys.name], QueueCreateOptions(True, 60))
     failing = Failing(open_store(RedisOptions(url=redis_server.url)))
-    keep = ReaderKeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
+    # It has what it needs
+    keep = ReaderKeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]
     keep.add_queues({keys.name: 3}, store.failure_domains([keys.name]))
     wait_touched(redis_server, 1, keys.metadata)
     assert failing.failed
-    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [
+        ZeroDivisionError
+    ]
     keep.stop()
     store.close()
 
@@ -116,8 +137,13 @@ def test_a_queue_whose_slot_moves_is_kept_alive_with_those_of_its_new_node(fresh
     with EmbeddedCluster(3, 0, settings=ALONE) as cluster:
         store = open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster"))
         keys = one_queue_each(store, cluster, fresh)
-        keep = ReaderKeepAlive(lambda: open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster")), "", "")
-        keep.add_queues({each.name: TTL_S for each in keys.values()}, store.failure_domains([each.name for each in keys.values()]))
+        keep = ReaderKeepAlive(
+            lambda: open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster")), "", ""
+        )
+        keep.add_queues(
+            {each.name: TTL_S for each in keys.values()},
+            store.failure_domains([each.name for each in keys.values()]),
+        )
         moved = next(iter(keys.values()))
         move = Move(cluster, moved.metadata)
         move.whole()

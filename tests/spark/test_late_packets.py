@@ -1,4 +1,6 @@
-"""A packet of a link that broke arrives when its rows have long been staged again: beside the repetition, in the middle of the commit, after it."""
+"""A packet of a link that broke arrives when its rows have long been staged again: beside the
+repetition, in the middle of the commit, after it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ MakeSink = Callable[[Mapping[str, str]], SinkEngine]
 
 @pytest.fixture
 def lone(bus_of: MakeBus) -> Iterator[tuple[Bus, Proxy]]:
-    """A Redis of its own that knows the script of a commit, so that each is sent once; and a proxy before it."""
+    """A Redis of its own that knows the script of a commit, so that each is sent once; and a proxy
+    before it.
+    """
     with EmbeddedRedis() as server, Proxy(server.port) as proxy:
         bus = bus_of(server)
         bus("SCRIPT", "LOAD", load("commit").text)
@@ -35,7 +39,9 @@ def stages(command: Command) -> bool:
     return command.name in ("stage", "RPUSHX", "RPUSH") and ":stage:" in command.keys[0]
 
 
-def staged_in_spite_of(proxy: Proxy, sink: SinkEngine, chunk: int, pool: ThreadPoolExecutor) -> Held:
+def staged_in_spite_of(
+    proxy: Proxy, sink: SinkEngine, chunk: int, pool: ThreadPoolExecutor
+) -> Held:
     """Stage the rows over a link that breaks when a chunk is on its way; it stays on its way."""
     gate = proxy.hold(stages, skip=chunk)
     staging = pool.submit(sink.stage, CHUNKS)
@@ -48,7 +54,9 @@ def staged_in_spite_of(proxy: Proxy, sink: SinkEngine, chunk: int, pool: ThreadP
 
 @pytest.mark.parametrize("moment", ["repeated", "half-committed", "committed"])
 @pytest.mark.parametrize("chunk", [0, 1, 3, 5])
-def test_a_packet_of_an_old_link_neither_doubles_nor_displaces_rows(lone: tuple[Bus, Proxy], sink_engine: MakeSink, chunk: int, moment: str) -> None:
+def test_a_packet_of_an_old_link_neither_doubles_nor_displaces_rows(
+    lone: tuple[Bus, Proxy], sink_engine: MakeSink, chunk: int, moment: str
+) -> None:
     bus, proxy = lone
     sink = sink_engine({"redis.url": proxy.url, "queue": "q"})
     with ThreadPoolExecutor() as pool:
@@ -67,11 +75,15 @@ def test_a_packet_of_an_old_link_neither_doubles_nor_displaces_rows(lone: tuple[
             late.arrive()
     assert [value[:2] for value in bus.stored("q")] == [row[:2] for row in CHUNKS]
     left = bus("KEYS", QueueKeys("q").stage("*"))
-    assert all(0 < bus("TTL", key) <= STAGE_TTL_S for key in left), "what a late packet makes ends by itself"
+    assert all(0 < bus("TTL", key) <= STAGE_TTL_S for key in left), (
+        "what a late packet makes ends by itself"
+    )
     assert [key for key in bus("KEYS", "*") if bus("TTL", key) < 0] == []
 
 
-def test_staged_rows_live_for_days_before_anything_is_recorded(lone: tuple[Bus, Proxy], sink_engine: MakeSink) -> None:
+def test_staged_rows_live_for_days_before_anything_is_recorded(
+    lone: tuple[Bus, Proxy], sink_engine: MakeSink
+) -> None:
     bus, proxy = lone
     sink = sink_engine({"redis.url": proxy.url, "queue": "q"})
     sink.stage(CHUNKS[:2])
@@ -80,13 +92,17 @@ def test_staged_rows_live_for_days_before_anything_is_recorded(lone: tuple[Bus, 
         committing = pool.submit(sink.commit)
         held = gate.wait()
         [key] = bus("KEYS", QueueKeys("q").stage("*"))
-        assert life.given_to(key), "a driver that dies right behind the record has the time that is promised"
+        assert life.given_to(key), (
+            "a driver that dies right behind the record has the time that is promised"
+        )
         gate.open()
         held.release()
         committing.result(PATIENCE_S)
 
 
-def test_a_queue_that_is_closed_in_the_middle_of_a_commit_gets_the_rest_in_its_next_life(lone: tuple[Bus, Proxy], sink_engine: MakeSink) -> None:
+def test_a_queue_that_is_closed_in_the_middle_of_a_commit_gets_the_rest_in_its_next_life(
+    lone: tuple[Bus, Proxy], sink_engine: MakeSink
+) -> None:
     bus, proxy = lone
     sink = sink_engine({"redis.url": proxy.url, "queue": "q"})
     sink.stage(CHUNKS)

@@ -1,4 +1,6 @@
-"""Several data centres and Redis itself in one query, under an engine that crashes and links that come and go."""
+"""Several data centres and Redis itself in one query, under an engine that crashes and links that
+come and go.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.spark.links import LINKED, LINKS, SOURCES, Centre, gather, ids
 from tests.support import wait_until
 
 MakeEngine = Callable[..., Engine]
-pytestmark = pytest.mark.only("python", reason="only the Python source reads over links of federation")
+pytestmark = pytest.mark.only(
+    "python", reason="only the Python source reads over links of federation"
+)
 
 # Everything there
 
@@ -38,12 +42,20 @@ def test_one_query_reads_the_same_queue_of_every_source_and_says_where_a_row_is_
         bus.fill(queue, many)
     query = linked(queue)
     [rows] = query.drain()
-    assert [row for row in rows if row[3] == "us"] == [(queue, i, f"{queue}:{i}".encode(), "us") for i in (1, 2, 3)]
-    assert {source: ids(rows, source) for source in SOURCES} == {"": [1], "eu": [1, 2], "us": [1, 2, 3]}
+    assert [row for row in rows if row[3] == "us"] == [
+        (queue, i, f"{queue}:{i}".encode(), "us") for i in (1, 2, 3)
+    ]
+    assert {source: ids(rows, source) for source in SOURCES} == {
+        "": [1],
+        "eu": [1, 2],
+        "us": [1, 2, 3],
+    }
     assert all(bus.ids(queue) == [] for bus in buses.values())
 
 
-def test_the_offset_has_the_queues_of_links_beside_those_of_redis(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+def test_the_offset_has_the_queues_of_links_beside_those_of_redis(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str
+) -> None:
     for bus in buses.values():
         bus.fill(queue, 2)
     query = linked(queue)
@@ -51,7 +63,10 @@ def test_the_offset_has_the_queues_of_links_beside_those_of_redis(linked: Callab
     offset = query.planned[-1]
     assert list(offset) == ["v", "queues", "sources"]
     assert offset["v"] == 1
-    assert [offset["queues"][queue]["last"], *(offset["sources"][link]["queues"][queue]["last"] for link in ("eu", "us"))] == [2, 2, 2]
+    assert [
+        offset["queues"][queue]["last"],
+        *(offset["sources"][link]["queues"][queue]["last"] for link in ("eu", "us")),
+    ] == [2, 2, 2]
     assert "\ufdd0" not in json.dumps(query.planned, ensure_ascii=False)
     report = query.reader.reportLatestOffset()
     assert report == {
@@ -63,13 +78,17 @@ def test_the_offset_has_the_queues_of_links_beside_those_of_redis(linked: Callab
     }
 
 
-def test_a_pattern_finds_queues_of_every_source(linked: Callable[..., Engine], buses: dict[str, Bus], fresh: Fresh) -> None:
+def test_a_pattern_finds_queues_of_every_source(
+    linked: Callable[..., Engine], buses: dict[str, Bus], fresh: Fresh
+) -> None:
     base = fresh("p")
     for source, bus in buses.items():
         bus.fill(f"{base}-{source}", 2)
     query = linked(subscribePattern=f"{base}-.*")
     rows = [row for batch in query.drain() for row in batch]
-    assert sorted((source, queue) for queue, _, _, source in rows) == sorted((s or "local", f"{base}-{s}") for s in SOURCES for _ in range(2))
+    assert sorted((source, queue) for queue, _, _, source in rows) == sorted(
+        (s or "local", f"{base}-{s}") for s in SOURCES for _ in range(2)
+    )
     buses["us"].fill(f"{base}-late", 1)
     assert [(row[0], row[3]) for row in gather(query, {"us": 1})] == [(f"{base}-late", "us")]
 
@@ -83,18 +102,32 @@ def test_a_far_data_centre_is_asked_about_all_its_queues_at_once(
     query = linked(subscribePattern=f"{base}-.*", subscription="s")
     [rows] = query.drain()
     assert len(ids(rows, "eu")) == 30
-    assert [centres["eu"].asked.count(what) for what in ("attach", "lease", "subscribe")] == [1, 1, 1]
+    assert [centres["eu"].asked.count(what) for what in ("attach", "lease", "subscribe")] == [
+        1,
+        1,
+        1,
+    ]
 
 
-def test_starting_offsets_count_for_each_source(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+def test_starting_offsets_count_for_each_source(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str
+) -> None:
     for bus in buses.values():
         bus.fill(queue, 5)
-    query = linked(queue, startingOffsets=json.dumps({queue: 3, "eu": {queue: "latest"}, "local": {queue: 1}}), discardBacklog="true")
+    query = linked(
+        queue,
+        startingOffsets=json.dumps({queue: 3, "eu": {queue: "latest"}, "local": {queue: 1}}),
+        discardBacklog="true",
+    )
     [rows] = query.drain()
-    assert {source: ids(rows, source) for source in SOURCES} == {"": [2, 3, 4, 5], "eu": [], "us": [4, 5]}
+    assert {source: ids(rows, source) for source in SOURCES} == {
+        "": [2, 3, 4, 5],
+        "eu": [],
+        "us": [4, 5],
+    }
 
 
-def test_a_link_that_is_added_to_a_query_begins_where_starting_offsets_say_and_one_that_is_left_out_is_dropped(
+def test_an_added_link_begins_at_starting_offsets_and_one_that_is_left_out_is_dropped(
     centres: dict[str, Centre], buses: dict[str, Bus], engine: MakeEngine, queue: str
 ) -> None:
     for bus in buses.values():
@@ -117,22 +150,37 @@ def test_a_link_that_is_added_to_a_query_begins_where_starting_offsets_say_and_o
     assert list(query.planned[-1]["sources"]) == ["us"]
 
 
-def test_a_planned_batch_of_a_link_that_is_not_named_any_more_is_refused(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+def test_a_planned_batch_of_a_link_that_is_not_named_any_more_is_refused(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str
+) -> None:
     buses["eu"].fill(queue, 2)
     query = linked(queue)
     query.step("planned")
     query.restart(**{"federation.url": "us=wss://us.example/bus"})
-    with pytest.raises(ConfigError, match=r"reads from link 'eu', which federation.url does not name any more; name it until that batch is done"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"reads from link 'eu', which federation.url does not name any more; name it until that"
+            r" batch is done"
+        ),
+    ):
         query.step()
 
 
-def test_a_batch_read_takes_every_source(buses: dict[str, Bus], centres: dict[str, Centre], queue: str) -> None:
+def test_a_batch_read_takes_every_source(
+    buses: dict[str, Bus], centres: dict[str, Centre], queue: str
+) -> None:
     for many, bus in enumerate(buses.values(), 1):
         bus.fill(queue, many)
     options = parse(ReadOptions, {"redis.url": buses[""].url, **LINKS, "subscribe": queue})
     batch = BatchReader(options, LINKED)
-    rows = [row for part in batch.partitions() for row in rows_of(batch, part)]  # type: ignore[arg-type]  # it has a read, too
-    assert {source: ids(rows, source) for source in SOURCES} == {"": [1], "eu": [1, 2], "us": [1, 2, 3]}
+    # It has a read, too
+    rows = [row for part in batch.partitions() for row in rows_of(batch, part)]  # type: ignore[arg-type]
+    assert {source: ids(rows, source) for source in SOURCES} == {
+        "": [1],
+        "eu": [1, 2],
+        "us": [1, 2, 3],
+    }
     assert buses["us"].ids(queue) == [1, 2, 3]
     with pytest.raises(QueueMissing, match="queue 'eu/nobody' does not exist"):
         BatchReader(parse(ReadOptions, {**LINKS, "subscribe": "nobody"}), LINKED).partitions()
@@ -141,18 +189,24 @@ def test_a_batch_read_takes_every_source(buses: dict[str, Bus], centres: dict[st
 # Losses and conflicts name their source
 
 
-def test_a_loss_behind_a_link_stops_the_query_and_names_link_and_queue(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+def test_a_loss_behind_a_link_stops_the_query_and_names_link_and_queue(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str
+) -> None:
     buses["eu"].fill(queue, 3)
     query = linked(queue)
     query.drain()
     buses["eu"].fill(queue, 2, first=4)
     buses["eu"]("LTRIM", QueueKeys(queue).messages, 2, -1)
     query.restart()
-    with pytest.raises(QueueFlushed, match=f"queue 'eu/{queue}'.* expected ids from 4 on, found oldest stored id 5"):
+    with pytest.raises(
+        QueueFlushed, match=f"queue 'eu/{queue}'.* expected ids from 4 on, found oldest stored id 5"
+    ):
         query.step()
 
 
-def test_a_loss_that_a_task_meets_names_link_and_queue(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+def test_a_loss_that_a_task_meets_names_link_and_queue(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str
+) -> None:
     buses["eu"].fill(queue, 3)
     query = linked(queue)
     query.step("planned")
@@ -162,7 +216,9 @@ def test_a_loss_that_a_task_meets_names_link_and_queue(linked: Callable[..., Eng
         query.step()
 
 
-def test_a_queue_that_another_query_reads_is_named_with_its_link(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+def test_a_queue_that_another_query_reads_is_named_with_its_link(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str
+) -> None:
     buses["us"].attach(queue)
     buses["us"]("SET", QueueKeys(queue).lease(""), my_token())
     with pytest.raises(QueueBusy, match=f"queue 'us/{queue}' is read by another query"):
@@ -173,7 +229,11 @@ def test_a_queue_that_another_query_reads_is_named_with_its_link(linked: Callabl
 
 
 def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothing(
-    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, caplog: pytest.LogCaptureFixture
+    linked: Callable[..., Engine],
+    buses: dict[str, Bus],
+    centres: dict[str, Centre],
+    queue: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for bus in buses.values():
         bus.fill(queue, 2)
@@ -185,7 +245,10 @@ def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothin
     rows = gather(query, {"": 3, "us": 3})
     assert ids(rows, "eu") == []
     assert query.planned[-1]["sources"]["eu"]["queues"][queue]["last"] == 2
-    assert query.reader.reportLatestOffset()["sources"]["eu"] == {"queues": {queue: {"last": 2}}, "away": True}  # type: ignore[index]
+    assert query.reader.reportLatestOffset()["sources"]["eu"] == {
+        "queues": {queue: {"last": 2}},
+        "away": True,
+    }  # type: ignore[index]
     centres["eu"].down = False
     assert ids(gather(query, {"eu": 3}), "eu") == [3, 4, 5]
     wait_until(lambda: query.step() is None and buses["eu"].ids(queue) == [], PATIENCE_S)
@@ -198,7 +261,11 @@ def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothin
 
 
 def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
-    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
+    linked: Callable[..., Engine],
+    buses: dict[str, Bus],
+    centres: dict[str, Centre],
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", 5.0)
     for bus in buses.values():
@@ -206,10 +273,19 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     query = linked(queue)
     query.drain()
     centres["us"].awake.clear()
-    wait_until(lambda: query.step() is None and "us" in query.reader._planning.stream_queues.store.unavailable, PATIENCE_S)  # type: ignore[union-attr]
+    wait_until(
+        lambda: (
+            query.step() is None and "us" in query.reader._planning.stream_queues.store.unavailable
+        ),
+        PATIENCE_S,
+    )  # type: ignore[union-attr]
     waited: list[str] = []
     answer = store_caller.ThreadedStoreCaller._wait_for_answer
-    monkeypatch.setattr(store_caller.ThreadedStoreCaller, "_wait_for_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
+    monkeypatch.setattr(
+        store_caller.ThreadedStoreCaller,
+        "_wait_for_answer",
+        lambda self, *of: waited.append(self._source) or answer(self, *of),
+    )
     wait_until(lambda: query.step() is None and waited.count("eu") >= 5, PATIENCE_S)
     assert "us" not in waited, "a link that cannot be reached is not waited for"
     buses[""].fill(queue, 1, first=2)
@@ -242,7 +318,11 @@ def test_a_link_that_is_away_at_the_start_joins_later_and_starting_offsets_count
 
 @pytest.mark.parametrize("before_42", [False, True])
 def test_a_query_started_again_while_a_link_is_away_keeps_its_position(
-    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, before_42: bool
+    linked: Callable[..., Engine],
+    buses: dict[str, Bus],
+    centres: dict[str, Centre],
+    queue: str,
+    before_42: bool,
 ) -> None:
     for bus in buses.values():
         bus.fill(queue, 2)
@@ -280,7 +360,11 @@ def test_available_now_takes_what_is_there_and_leaves_a_link_that_is_away_to_the
 @pytest.mark.needs("start")
 @pytest.mark.parametrize("calls", range(9))
 def test_a_link_may_go_away_at_any_call_of_a_planning(
-    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, calls: int
+    linked: Callable[..., Engine],
+    buses: dict[str, Bus],
+    centres: dict[str, Centre],
+    queue: str,
+    calls: int,
 ) -> None:
     for bus in buses.values():
         bus.fill(queue, 10)
@@ -289,10 +373,20 @@ def test_a_link_may_go_away_at_any_call_of_a_planning(
     rows = query.step("planned") or []
     centres["eu"].down, centres["eu"].calls_until_down = False, -1
     rows += gather(query, {"eu": 10, "us": 10, "": 10})
-    assert {source: ids(rows, source) for source in SOURCES} == {source: list(range(1, 11)) for source in SOURCES}
-    positions = [p for offset in query.planned for queues in [offset, *offset.get("sources", {}).values()] for p in queues["queues"].values()]
+    assert {source: ids(rows, source) for source in SOURCES} == {
+        source: list(range(1, 11)) for source in SOURCES
+    }
+    positions = [
+        p
+        for offset in query.planned
+        for queues in [offset, *offset.get("sources", {}).values()]
+        for p in queues["queues"].values()
+    ]
     assert all(len(p["mark"]) > 8 for p in positions if p["last"])
-    wait_until(lambda: query.step() is None and not any(bus.ids(queue) for bus in buses.values()), PATIENCE_S)
+    wait_until(
+        lambda: query.step() is None and not any(bus.ids(queue) for bus in buses.values()),
+        PATIENCE_S,
+    )
 
 
 def test_what_a_link_missed_it_gets_when_it_is_back(
@@ -303,7 +397,9 @@ def test_what_a_link_missed_it_gets_when_it_is_back(
     assert query.step()
     centres["eu"].down = True
     store = query.reader._planning.stream_queues.store  # type: ignore[union-attr]
-    assert store.counters([qualified_name("eu", queue)]) == [None]  # before the ack: a first failed call is repeated as the probe
+    assert store.counters([qualified_name("eu", queue)]) == [
+        None
+    ]  # before the ack: a first failed call is repeated as the probe
     assert query.drain() == []
     assert buses["eu"].ids(queue) == [1, 2, 3]
     centres["eu"].down = False
@@ -311,7 +407,11 @@ def test_what_a_link_missed_it_gets_when_it_is_back(
 
 
 def test_an_idle_query_does_not_plan_again_and_again_because_a_link_that_is_away_has_messages(
-    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
+    linked: Callable[..., Engine],
+    buses: dict[str, Bus],
+    centres: dict[str, Centre],
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     buses["eu"].fill(queue, 10)
     query = linked(queue, maxMessagesPerTrigger="5")
@@ -325,7 +425,10 @@ def test_an_idle_query_does_not_plan_again_and_again_because_a_link_that_is_away
     for _ in range(20):
         assert query.step() is None
     assert plannings == []
-    assert query.reader.reportLatestOffset()["sources"]["eu"] == {"queues": {queue: {"last": 10}}, "away": True}  # type: ignore[index]
+    assert query.reader.reportLatestOffset()["sources"]["eu"] == {
+        "queues": {queue: {"last": 10}},
+        "away": True,
+    }  # type: ignore[index]
 
 
 def test_only_what_has_answered_is_leased() -> None:
@@ -333,15 +436,22 @@ def test_only_what_has_answered_is_leased() -> None:
         def lease(self, *_: object) -> dict[str, str]:
             return {"there": "me"}
 
-    assert lease.acquire_leases(Deaf(), ["there", "away"], "", "me") == ["there"]  # type: ignore[arg-type]  # all of a store that is asked
+    # All of a store that is asked
+    assert lease.acquire_leases(Deaf(), ["there", "away"], "", "me") == ["there"]  # type: ignore[arg-type]
 
 
-def test_a_queue_here_whose_name_looks_like_one_of_a_link_is_left_alone(buses: dict[str, Bus], centres: dict[str, Centre], fresh: Fresh) -> None:
+def test_a_queue_here_whose_name_looks_like_one_of_a_link_is_left_alone(
+    buses: dict[str, Bus], centres: dict[str, Centre], fresh: Fresh
+) -> None:
     base = fresh("p")
     buses[""].fill(qualified_name("eu", base), 3)
     buses["us"].fill(base, 2)
-    batch = BatchReader(parse(ReadOptions, {"redis.url": buses[""].url, **LINKS, "subscribePattern": f".*{base}"}), LINKED)
-    rows = [row for part in batch.partitions() for row in rows_of(batch, part)]  # type: ignore[arg-type]  # it has a read, too
+    batch = BatchReader(
+        parse(ReadOptions, {"redis.url": buses[""].url, **LINKS, "subscribePattern": f".*{base}"}),
+        LINKED,
+    )
+    # It has a read, too
+    rows = [row for part in batch.partitions() for row in rows_of(batch, part)]  # type: ignore[arg-type]
     assert [(row[0], row[1], row[3]) for row in rows] == [(base, 1, "us"), (base, 2, "us")]
 
 
@@ -354,7 +464,12 @@ def test_a_task_whose_link_goes_away_in_the_middle_waits_and_goes_on_behind_its_
     query = linked(queue)
     query.step("planned")
     centres["eu"].rows_until_down = 10_000
-    back = threading.Thread(target=lambda: (wait_until(lambda: centres["eu"].down, PATIENCE_S), setattr(centres["eu"], "down", False)))
+    back = threading.Thread(
+        target=lambda: (
+            wait_until(lambda: centres["eu"].down, PATIENCE_S),
+            setattr(centres["eu"], "down", False),
+        )
+    )
     back.start()
     found = query.step() or []
     back.join()
@@ -364,7 +479,11 @@ def test_a_task_whose_link_goes_away_in_the_middle_waits_and_goes_on_behind_its_
 
 @pytest.mark.parametrize("moment", ["planning", "reading"])
 def test_with_on_unavailable_fail_the_error_names_link_and_reason(
-    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, moment: str
+    linked: Callable[..., Engine],
+    buses: dict[str, Bus],
+    centres: dict[str, Centre],
+    queue: str,
+    moment: str,
 ) -> None:
     buses["eu"].fill(queue, 2)
     query = linked(queue, onUnavailable="fail")
@@ -376,7 +495,12 @@ def test_with_on_unavailable_fail_the_error_names_link_and_reason(
     centres["eu"].down = False
 
 
-def test_redis_itself_is_not_waited_for(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_itself_is_not_waited_for(
+    linked: Callable[..., Engine],
+    buses: dict[str, Bus],
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     query = linked(queue)
     query.drain()
     own = query.reader._planning.stream_queues.store.redis_store  # type: ignore[union-attr]

@@ -1,4 +1,6 @@
-"""Links, drivers and planners that come and go at any moment: what is delivered is everything, once, in order."""
+"""Links, drivers and planners that come and go at any moment: what is delivered is everything,
+once, in order.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.spark.engine import Engine
 from tests.spark.links import SOURCES, Centre, ids
 from tests.support import wait_until
 
-pytestmark = pytest.mark.only("python", reason="only the Python source reads over links of federation")
+pytestmark = pytest.mark.only(
+    "python", reason="only the Python source reads over links of federation"
+)
 pushes = st.tuples(st.just("push"), st.sampled_from(SOURCES), st.integers(1, 20))
 steps = st.tuples(st.just("step"), st.sampled_from(["", "", "", "planned", "read"]))
 falls = st.tuples(st.sampled_from(["down", "up"]), st.sampled_from(["eu", "us"]))
@@ -30,7 +34,14 @@ restarts = st.tuples(st.just("restart"))
     before_42=st.booleans(),
 )
 def test_whatever_links_and_drivers_do_every_message_is_delivered_once_and_in_order(
-    events: list[Any], ack: str, before_42: bool, *, linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], fresh: Fresh
+    events: list[Any],
+    ack: str,
+    before_42: bool,
+    *,
+    linked: Callable[..., Engine],
+    buses: dict[str, Bus],
+    centres: dict[str, Centre],
+    fresh: Fresh,
 ) -> None:
     queue = fresh("h")
     pushed = dict.fromkeys(SOURCES, 0)
@@ -39,7 +50,9 @@ def test_whatever_links_and_drivers_do_every_message_is_delivered_once_and_in_or
     query.before_42 |= before_42
 
     def step(crash: Any = "") -> None:
-        if len(query.planned) > query.committed or query.is_blind:  # its tasks, or its first planning, would wait for a link that no step restores
+        if (
+            len(query.planned) > query.committed or query.is_blind
+        ):  # its tasks, or its first planning, would wait for a link that no step restores
             up()
         before = query.committed
         rows = query.step(crash)
@@ -66,10 +79,14 @@ def test_whatever_links_and_drivers_do_every_message_is_delivered_once_and_in_or
             else:
                 centres[details[0]].down = kind == "down"
         up()
-        wait_until(lambda: step() or len(delivered) >= sum(pushed.values()), PATIENCE_S, f"{pushed}")
+        wait_until(
+            lambda: step() or len(delivered) >= sum(pushed.values()), PATIENCE_S, f"{pushed}"
+        )
         for _ in range(3):
             step()
-        assert {source: ids(delivered, source) for source in SOURCES} == {s: list(range(1, many + 1)) for s, many in pushed.items()}
+        assert {source: ids(delivered, source) for source in SOURCES} == {
+            s: list(range(1, many + 1)) for s, many in pushed.items()
+        }
     finally:
         up()
         query.kill()

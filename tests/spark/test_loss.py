@@ -1,4 +1,6 @@
-"""Messages that go while a query has still to read them: the query says which queue, which ids, and what happened to them."""
+"""Messages that go while a query has still to read them: the query says which queue, which ids, and
+what happened to them.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,18 @@ def recreated_longer(bus: Bus, queue: str) -> None:
 
 def recreated_by_a_peer(bus: Bus, queue: str) -> None:
     bus.close_queue(queue)
-    bus("HSET", QueueKeys(queue).metadata, "ttl", 60, "source", "local", "discover", "false", "maxsize", 0)
+    bus(
+        "HSET",
+        QueueKeys(queue).metadata,
+        "ttl",
+        60,
+        "source",
+        "local",
+        "discover",
+        "false",
+        "maxsize",
+        0,
+    )
     bus.link.run(core.push(QueueKeys(queue), b"new 1"))
 
 
@@ -85,7 +98,9 @@ def reissued(bus: Bus, queue: str) -> None:
 
 @pytest.fixture
 def query(bus: Bus, engine: MakeEngine, queue: str) -> Iterator[Engine]:
-    """A query that has read messages 1 to 5 of 5 and whose batch is in the commit log, but whose ack has not happened yet."""
+    """A query that has read messages 1 to 5 of 5 and whose batch is in the commit log, but whose
+    ack has not happened yet.
+    """
     bus.fill(queue, 5)
     made = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1"})
     assert len(made.step() or []) == 5
@@ -121,12 +136,16 @@ KINDS = [
     (reissued_as_far_as_it_is_read, IdsReissued, "now belong to other messages"),
     (reissued, IdsReissued, "now belong to other messages"),
 ]
-kinds = pytest.mark.parametrize("kind", [Kind(*kind) for kind in KINDS], ids=[harm.__name__ for harm, _, _ in KINDS])
+kinds = pytest.mark.parametrize(
+    "kind", [Kind(*kind) for kind in KINDS], ids=[harm.__name__ for harm, _, _ in KINDS]
+)
 
 
 @kinds
 @pytest.mark.parametrize("before_42", [False, True])
-def test_a_query_that_is_started_again_says_what_happened_meanwhile(bus: Bus, engine: MakeEngine, queue: str, kind: Kind, before_42: bool) -> None:
+def test_a_query_that_is_started_again_says_what_happened_meanwhile(
+    bus: Bus, engine: MakeEngine, queue: str, kind: Kind, before_42: bool
+) -> None:
     harm, error, cause = kind.harm, kind.error, kind.cause
     bus.fill(queue, 5)
     bus.attach(f"{queue}-neighbour")  # the database does not get empty
@@ -167,11 +186,18 @@ def test_a_running_query_says_it_too(bus: Bus, engine: MakeEngine, queue: str, k
 @kinds
 @pytest.mark.parametrize("before_42", [False, True])
 def test_with_fail_on_data_loss_false_a_query_goes_on_from_the_oldest_message_and_counts(
-    bus: Bus, engine: MakeEngine, queue: str, caplog: pytest.LogCaptureFixture, kind: Kind, before_42: bool
+    bus: Bus,
+    engine: MakeEngine,
+    queue: str,
+    caplog: pytest.LogCaptureFixture,
+    kind: Kind,
+    before_42: bool,
 ) -> None:
     harm, cause = kind.harm, kind.cause
     bus.fill(queue, 5)
-    query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": "false"}, before_42=before_42)
+    query = engine(
+        {"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": "false"}, before_42=before_42
+    )
     query.step()
     bus.fill(queue, 5, first=6)
     if harm in (flushed, consumed):
@@ -184,15 +210,26 @@ def test_with_fail_on_data_loss_false_a_query_goes_on_from_the_oldest_message_an
     assert [value for batch in query.drain() for _, _, value in batch] == left
     bus.push(queue, "later")
     later: list[bytes] = []  # at once when the query is notified by then, else with its next poll
-    wait_until(lambda: later.extend(value for batch in query.drain() for _, _, value in batch) or later, PATIENCE_S)
+    wait_until(
+        lambda: later.extend(value for batch in query.drain() for _, _, value in batch) or later,
+        PATIENCE_S,
+    )
     assert later == [b"later"]
     lost = query.planned[-1]["queues"][queue].get("lost")
-    assert lost == (None if before_42 else {flushed: 5, consumed: 3}.get(harm, 1))  # there the batch was in the checkpoint before
-    [warning] = [text for text in caplog.messages if "going on from the oldest stored message" in text]
-    assert ("created again" if harm is closed else cause) in warning  # by the query itself, before it looks
+    assert lost == (
+        None if before_42 else {flushed: 5, consumed: 3}.get(harm, 1)
+    )  # there the batch was in the checkpoint before
+    [warning] = [
+        text for text in caplog.messages if "going on from the oldest stored message" in text
+    ]
+    assert (
+        "created again" if harm is closed else cause
+    ) in warning  # by the query itself, before it looks
 
 
-def test_messages_that_go_between_planning_and_reading_fail_the_task(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_messages_that_go_between_planning_and_reading_fail_the_task(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     bus.fill(queue, 5)
     query = engine({"redis.url": bus.url, "subscribe": queue})
     query.step("planned")
@@ -201,7 +238,9 @@ def test_messages_that_go_between_planning_and_reading_fail_the_task(bus: Bus, e
         query.step()
 
 
-def test_a_replay_does_not_take_another_life_of_the_queue_for_its_own(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_replay_does_not_take_another_life_of_the_queue_for_its_own(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     bus.fill(queue, 5)
     query = engine({"redis.url": bus.url, "subscribe": queue})
     query.step("planned")
@@ -227,19 +266,28 @@ def test_with_fail_on_data_loss_false_a_task_reads_what_is_left_of_its_range(
 def test_a_start_that_is_gone_is_a_loss(bus: Bus, engine: MakeEngine, queue: str) -> None:
     bus.fill(queue, 5)
     bus("LTRIM", QueueKeys(queue).messages, 6, -1)
-    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": f'{{"{queue}": 1}}'})
-    with pytest.raises(QueueFlushed, match="expected ids from 2 on, as startingOffsets says, found oldest stored id 4"):
+    query = engine(
+        {"redis.url": bus.url, "subscribe": queue, "startingOffsets": f'{{"{queue}": 1}}'}
+    )
+    with pytest.raises(
+        QueueFlushed,
+        match="expected ids from 2 on, as startingOffsets says, found oldest stored id 4",
+    ):
         query.step()
 
 
-def test_an_ack_is_refused_when_the_message_is_another_one(query: Engine, bus: Bus, queue: str) -> None:
+def test_an_ack_is_refused_when_the_message_is_another_one(
+    query: Engine, bus: Bus, queue: str
+) -> None:
     bus("LSET", QueueKeys(queue).messages, 9, "not what was read")
     with pytest.raises(IdsReissued):
         until_error(query)
     assert bus.ids(queue) == [1, 2, 3, 4, 5]
 
 
-def test_everything_read_and_acked_is_no_loss_when_messages_are_deleted(query: Engine, bus: Bus, queue: str) -> None:
+def test_everything_read_and_acked_is_no_loss_when_messages_are_deleted(
+    query: Engine, bus: Bus, queue: str
+) -> None:
     query.step()
     assert bus.ids(queue) == []
     bus("DEL", QueueKeys(queue).messages)
@@ -248,9 +296,13 @@ def test_everything_read_and_acked_is_no_loss_when_messages_are_deleted(query: E
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_a_named_queue_that_may_not_be_created_is_missed(bus: Bus, engine: MakeEngine, queue: str, strict: str) -> None:
+def test_a_named_queue_that_may_not_be_created_is_missed(
+    bus: Bus, engine: MakeEngine, queue: str, strict: str
+) -> None:
     bus.fill(queue, 5)
-    query = engine({"redis.url": bus.url, "subscribe": queue, "createQueue": "false", "failOnDataLoss": strict})
+    query = engine(
+        {"redis.url": bus.url, "subscribe": queue, "createQueue": "false", "failOnDataLoss": strict}
+    )
     query.step()
     query.step()
     bus.close_queue(queue)
@@ -258,7 +310,9 @@ def test_a_named_queue_that_may_not_be_created_is_missed(bus: Bus, engine: MakeE
         until_error(query)
 
 
-def test_holes_in_the_ids_of_a_queue_that_two_kinds_of_consumers_left_are_read_around(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_holes_in_the_ids_of_a_queue_that_two_kinds_of_consumers_left_are_read_around(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     bus.leave_holes(queue)
     query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": "false"})
     assert [id for batch in query.drain() for _, id, _ in batch] == [1, 2, 3, 6, 7]
@@ -277,7 +331,9 @@ def test_holes_are_a_loss_unless_that_is_allowed(bus: Bus, engine: MakeEngine, q
         query.step()
 
 
-def test_an_empty_database_is_distinguished_from_an_expired_queue(bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_an_empty_database_is_distinguished_from_an_expired_queue(
+    bus_of: MakeBus, engine: MakeEngine
+) -> None:
     with EmbeddedRedis() as server:
         bus = bus_of(server)
         bus.fill("q", 5)
@@ -292,9 +348,16 @@ def test_an_empty_database_is_distinguished_from_an_expired_queue(bus_of: MakeBu
 @pytest.mark.parametrize("before_42", [False, True])
 @pytest.mark.parametrize("own", [{}, {"subscription": "s"}], ids=["alone", "subscription"])
 def test_a_checkpoint_that_is_older_than_what_its_query_has_acknowledged_is_named(
-    bus: Bus, engine: MakeEngine, queue: str, own: dict[str, str], before_42: bool, caplog: pytest.LogCaptureFixture
+    bus: Bus,
+    engine: MakeEngine,
+    queue: str,
+    own: dict[str, str],
+    before_42: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    query = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1", **own}, before_42=before_42)
+    query = engine(
+        {"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1", **own}, before_42=before_42
+    )
     bus.fill(queue, 5)
     query.drain()
     backup = query.planned[:1]
@@ -306,7 +369,13 @@ def test_a_checkpoint_that_is_older_than_what_its_query_has_acknowledged_is_name
     query.silence(bus, queue)
     bus.fill(queue, 2, first=11)
     for _ in range(2):
-        with pytest.raises(CheckpointOlder, match=r"older than what was acknowledged .*; expected ids from 6 on, found oldest stored id 11\."):
+        with pytest.raises(
+            CheckpointOlder,
+            match=(
+                r"older than what was acknowledged .*; expected ids from 6 on, found oldest stored"
+                r" id 11\."
+            ),
+        ):
             query.step()
         query.restart()
     query.restart(failOnDataLoss="false")

@@ -1,4 +1,6 @@
-"""What a thousand queues cost beside ten: work that grows with their number, not with its square, and few calls to Redis. Counted, not timed."""
+"""What a thousand queues cost beside ten: work that grows with their number, not with its square,
+and few calls to Redis. Counted, not timed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ QUEUES, TIMES = 300, 4
 
 
 class Name(str):
-    """The name of a queue that counts how often it is compared with another: a list is searched so, a set is not."""
+    """The name of a queue that counts how often it is compared with another: a list is searched so,
+    a set is not.
+    """
 
     __slots__ = ()
     compared = 0
@@ -47,18 +51,34 @@ def names() -> list[str]:
 
 
 def test_a_planning_compares_no_queue_with_every_other(names: list[str]) -> None:
-    options = parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*", "maxMessagesPerTrigger": str(QUEUES)})
-    world = World({"queues": {name: {"born": "x", "oldest": 1, "newest": 9, "last_id": 9} for name in names}})
+    options = parse(
+        ReadOptions,
+        {
+            "redis.url": "redis://host",
+            "subscribePattern": "q.*",
+            "maxMessagesPerTrigger": str(QUEUES),
+        },
+    )
+    world = World(
+        {"queues": {name: {"born": "x", "oldest": 1, "newest": 9, "last_id": 9} for name in names}}
+    )
     begin = {name: Position("x", 2, "") for name in names}
-    ends = run_sync(BatchPlanner(options).plan(begin, AcquiredQueues(names, sources=[""]), unlimited=False), world)
+    ends = run_sync(
+        BatchPlanner(options).plan(begin, AcquiredQueues(names, sources=[""]), unlimited=False),
+        world,
+    )
     assert {end.last for end in ends.values()} == {3}
     assert Name.compared < 20 * QUEUES
 
 
 def test_what_is_held_already_is_not_looked_for_in_a_list(names: list[str]) -> None:
     store = cast(PlanningStore, SimpleNamespace(discover=lambda *_: []))
-    known = QueueSelection(parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*"}))
-    assert known.queues_to_acquire([*names, Name("q-new"), Name("other")], names, store, new_ones=False) == ["q-new"]
+    known = QueueSelection(
+        parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*"})
+    )
+    assert known.queues_to_acquire(
+        [*names, Name("q-new"), Name("other")], names, store, new_ones=False
+    ) == ["q-new"]
     assert Name.compared < 5 * QUEUES
 
 
@@ -81,7 +101,11 @@ def server() -> Iterator[EmbeddedRedis]:
 def appended(bus: Bus) -> int:
     """How often values were appended to a list: calls, however many values each had."""
     info: bytes = bus("INFO", "commandstats")
-    lines = [line for line in info.split(b"\r\n") if line.startswith((b"cmdstat_rpush:", b"cmdstat_rpushx:"))]
+    lines = [
+        line
+        for line in info.split(b"\r\n")
+        if line.startswith((b"cmdstat_rpush:", b"cmdstat_rpushx:"))
+    ]
     return sum(int(line.split(b"calls=")[1].split(b",")[0]) for line in lines)
 
 
@@ -89,15 +113,23 @@ def appended(bus: Bus) -> int:
 def test_the_rows_of_a_queue_travel_together_however_many_queues_lie_between_them(
     server: EmbeddedRedis, bus_of: MakeBus, delivery: str, written: int
 ) -> None:
-    """Once to its staged list and once from there, or once for all; not with each of Spark's record batches. And once its clock gets a time."""
+    """Once to its staged list and once from there, or once for all; not with each of Spark's record
+    batches. And once its clock gets a time.
+    """
     bus = bus_of(server)
-    write = BatchWriter(parse(WriteOptions, {"redis.url": bus.url, "delivery": delivery}), SinkColumns("value", "queue", None), overwrite=False)
+    write = BatchWriter(
+        parse(WriteOptions, {"redis.url": bus.url, "delivery": delivery}),
+        SinkColumns("value", "queue", None),
+        overwrite=False,
+    )
     write.commit([write.write(arrow(QUEUES, turn) for turn in range(TIMES))])
     assert [bus.stored(f"q{i}") for i in (0, QUEUES - 1)] == [[b"0", b"1", b"2", b"3"]] * 2
     assert appended(bus) == (written + 1) * QUEUES
 
 
-def test_rows_are_gathered_up_to_a_bound_and_those_of_one_queue_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_gathered_up_to_a_bound_and_those_of_one_queue_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sink_schema, "GATHERED_BYTES", 2 * arrow(10, 0).nbytes)
     taken = iter([arrow(10, turn) for turn in range(5)])
     many = list(SinkColumns("value", "queue", None).values_by_queue(taken))
@@ -108,4 +140,6 @@ def test_rows_are_gathered_up_to_a_bound_and_those_of_one_queue_not_at_all(monke
 
 def arrow(queues: int, turn: int) -> Any:
     """A record batch with one row for each queue."""
-    return pa.RecordBatch.from_pydict({"queue": [f"q{i}" for i in range(queues)], "value": [b"%d" % turn] * queues})
+    return pa.RecordBatch.from_pydict(
+        {"queue": [f"q{i}" for i in range(queues)], "value": [b"%d" % turn] * queues}
+    )

@@ -1,4 +1,6 @@
-"""What is put on the disk before a batch is recorded; OffsetLogTest.java is the same for the sink in Java."""
+"""What is put on the disk before a batch is recorded; OffsetLogTest.java is the same for the sink
+in Java.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.core.sink import split_span
-from busmq_spark.spark.checkpoint_offset_log import BaseLocation, find_checkpoint, read_batch_span, sync_batch_to_disk
+from busmq_spark.spark.checkpoint_offset_log import (
+    BaseLocation,
+    find_checkpoint,
+    read_batch_span,
+    sync_batch_to_disk,
+)
 
 ENTRY = [".crc", "entry", "offsets"]
 ALL = sorted([*ENTRY, ".metadata.crc", "above", "checkpoint", "metadata"])
@@ -21,7 +28,11 @@ ALL = sorted([*ENTRY, ".metadata.crc", "above", "checkpoint", "metadata"])
 def checkpoint(tmp_path: Path) -> Path:
     folder = tmp_path / "above" / "checkpoint"
     (folder / "offsets").mkdir(parents=True)
-    for path in (folder / "metadata", folder / ".metadata.crc", *(folder / "offsets" / name for name in ("0", ".0.crc", "1", ".1.crc"))):
+    for path in (
+        folder / "metadata",
+        folder / ".metadata.crc",
+        *(folder / "offsets" / name for name in ("0", ".0.crc", "1", ".1.crc")),
+    ):
         path.write_text(path.name)
     return folder
 
@@ -32,7 +43,9 @@ def failing() -> set[str]:
 
 
 @pytest.fixture
-def synced(checkpoint: Path, failing: set[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
+def synced(
+    checkpoint: Path, failing: set[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], list[str]]:
     """Sync for a batch; the result is what was."""
     found: list[str] = []
 
@@ -51,11 +64,15 @@ def synced(checkpoint: Path, failing: set[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-def test_what_says_which_query_it_is_is_synced_once_and_the_entry_of_the_log_with_each_batch(synced: Callable[[int], list[str]]) -> None:
+def test_what_says_which_query_it_is_is_synced_once_and_the_entry_of_the_log_with_each_batch(
+    synced: Callable[[int], list[str]],
+) -> None:
     assert [synced(0), synced(1), synced(1)] == [ALL, ENTRY, ENTRY]
 
 
-def test_another_query_in_the_same_place_is_synced_as_is_a_copy_of_the_same(checkpoint: Path, synced: Callable[[int], list[str]]) -> None:
+def test_another_query_in_the_same_place_is_synced_as_is_a_copy_of_the_same(
+    checkpoint: Path, synced: Callable[[int], list[str]]
+) -> None:
     synced(0)
     metadata = checkpoint / "metadata"
     shutil.copy2(metadata, checkpoint / "copy")
@@ -76,15 +93,22 @@ def test_what_could_not_be_synced_is_tried_again_and_keeps_nothing_else_from_it(
     assert [synced(0), synced(0)] == [ALL, ENTRY]
 
 
-def test_the_setting_of_a_session_and_the_name_of_the_query_are_in_the_properties_of_a_task() -> None:
-    properties = {"spark.sql.streaming.checkpointLocation": "/base", "spark.job.description": "n<br/>x<br/>id = 7<br/>runId = 8<br/>batch = 0"}
+def test_the_setting_of_a_session_and_the_name_of_the_query_are_in_the_properties_of_a_task() -> (
+    None
+):
+    properties = {
+        "spark.sql.streaming.checkpointLocation": "/base",
+        "spark.job.description": "n<br/>x<br/>id = 7<br/>runId = 8<br/>batch = 0",
+    }
     of = lambda **more: BaseLocation.of_task("7", lambda name: {**properties, **more}.get(name, ""))  # noqa: E731
     assert of() == BaseLocation("/base", "n<br/>x")
     assert of(**{"spark.job.description": "id = 7<br/>runId = 8"}) == BaseLocation("/base", "")
     assert of(**{"spark.sql.streaming.checkpointLocation": ""}).folder == ""
 
 
-def test_a_checkpoint_is_where_the_option_says_else_below_the_folder_of_the_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_is_where_the_option_says_else_below_the_folder_of_the_session(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for folder, query in (("one", "1"), ("two", "2"), ("copy", "2"), ("none", "")):
         (tmp_path / folder).mkdir()
         if query:
@@ -105,12 +129,16 @@ def test_a_checkpoint_is_where_the_option_says_else_below_the_folder_of_the_sess
 def test_a_checkpoint_is_one_however_its_place_is_written(checkpoint: Path, form: str) -> None:
     (checkpoint / "offsets" / "0").write_text("v1\n{}\n4")
     (checkpoint.parent / "link").symlink_to(checkpoint)
-    spans = {read_batch_span(form.format(path), 0) for path in (checkpoint, checkpoint.parent / "link")}
+    spans = {
+        read_batch_span(form.format(path), 0) for path in (checkpoint, checkpoint.parent / "link")
+    }
     assert spans == {read_batch_span(str(checkpoint), 0)}
     assert split_span(spans.pop())[1] == "4"
 
 
-def test_a_relative_checkpoint_is_the_same_too(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_checkpoint_is_the_same_too(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (checkpoint / "offsets" / "0").write_text("v1\n{}\n4")
     monkeypatch.chdir(checkpoint.parent)
     assert read_batch_span("checkpoint", 0) == read_batch_span(str(checkpoint), 0)

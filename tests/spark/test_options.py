@@ -10,7 +10,14 @@ import pytest
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import KAFKA_OPTION_HINTS, parse, rows
-from busmq_spark.options import WEEK_S, BusOptions, ReadOptions, RedisOptions, StoreOptions, WriteOptions
+from busmq_spark.options import (
+    WEEK_S,
+    BusOptions,
+    ReadOptions,
+    RedisOptions,
+    StoreOptions,
+    WriteOptions,
+)
 from busmq_spark.redis_io.server_addresses import parse_servers
 from busmq_spark.starting_offsets import AtTime, NewestMessages
 
@@ -38,10 +45,34 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (ReadOptions, "startingOffsets", " -10M ", "starting", AtTime(-600_000, "-10M")),
     (ReadOptions, "startingOffsets", "- 5 ms", "starting", AtTime(-5, "- 5 ms")),
     (ReadOptions, "startingOffsets", "-1000 messages", "starting", NewestMessages(1000)),
-    (ReadOptions, "startingOffsets", "-999999999999d", "starting", AtTime(-253_402_300_800_000 + 86_400_000, "-999999999999d")),
-    (ReadOptions, "startingOffsets", '{"q": "-2d"}', "starting", {"q": AtTime(-172_800_000, "-2d")}),
-    (ReadOptions, "startingTimestamp", " 1777636800000 ", "starting_timestamp", AtTime(1_777_636_800_000, "1777636800000")),
-    (ReadOptions, "startingTimestamp", "2026-05-01T12:00:00Z", "starting_timestamp", AtTime(1_777_636_800_000, "2026-05-01T12:00:00Z")),
+    (
+        ReadOptions,
+        "startingOffsets",
+        "-999999999999d",
+        "starting",
+        AtTime(-253_402_300_800_000 + 86_400_000, "-999999999999d"),
+    ),
+    (
+        ReadOptions,
+        "startingOffsets",
+        '{"q": "-2d"}',
+        "starting",
+        {"q": AtTime(-172_800_000, "-2d")},
+    ),
+    (
+        ReadOptions,
+        "startingTimestamp",
+        " 1777636800000 ",
+        "starting_timestamp",
+        AtTime(1_777_636_800_000, "1777636800000"),
+    ),
+    (
+        ReadOptions,
+        "startingTimestamp",
+        "2026-05-01T12:00:00Z",
+        "starting_timestamp",
+        AtTime(1_777_636_800_000, "2026-05-01T12:00:00Z"),
+    ),
     (
         ReadOptions,
         "startingTimestamp",
@@ -52,10 +83,34 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (ReadOptions, "startingOffsetsByTimestampStrategy", "Latest", "timestamp_strategy", "latest"),
     (ReadOptions, "endingOffsets", '{"q": 7}', "ending", {"q": 7}),
     (ReadOptions, "endingOffsets", "-1h", "ending", AtTime(-3_600_000, "-1h")),
-    (ReadOptions, "endingTimestamp", "2026-05-01T12:00Z", "ending_timestamp", AtTime(1_777_636_800_000, "2026-05-01T12:00Z")),
-    (ReadOptions, "startingOffsets", "2026-05-01T12:00:00Z", "starting", AtTime(1_777_636_800_000, "2026-05-01T12:00:00Z")),
-    (ReadOptions, "startingOffsets", '{"q": "2026-05-01 12:00+02:00"}', "starting", {"q": AtTime(1_777_629_600_000, "2026-05-01 12:00+02:00")}),
-    (ReadOptions, "endingOffsets", '{"q": "2026-05-01T12:00:00Z"}', "ending", {"q": AtTime(1_777_636_800_000, "2026-05-01T12:00:00Z")}),
+    (
+        ReadOptions,
+        "endingTimestamp",
+        "2026-05-01T12:00Z",
+        "ending_timestamp",
+        AtTime(1_777_636_800_000, "2026-05-01T12:00Z"),
+    ),
+    (
+        ReadOptions,
+        "startingOffsets",
+        "2026-05-01T12:00:00Z",
+        "starting",
+        AtTime(1_777_636_800_000, "2026-05-01T12:00:00Z"),
+    ),
+    (
+        ReadOptions,
+        "startingOffsets",
+        '{"q": "2026-05-01 12:00+02:00"}',
+        "starting",
+        {"q": AtTime(1_777_629_600_000, "2026-05-01 12:00+02:00")},
+    ),
+    (
+        ReadOptions,
+        "endingOffsets",
+        '{"q": "2026-05-01T12:00:00Z"}',
+        "ending",
+        {"q": AtTime(1_777_636_800_000, "2026-05-01T12:00:00Z")},
+    ),
     (ReadOptions, "minMessagesPerTrigger", "7", "min_messages", 7),
     (ReadOptions, "minOffsetsPerTrigger", "7", "min_messages", 7),
     (ReadOptions, "maxTriggerDelay", "15m", "trigger_delay_s", 900),
@@ -96,16 +151,32 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
 
 BLANK, BREAK = "begins or ends with a blank", "ends with a line break"
 BAD = [
-    *((ReadOptions, name, " x", BLANK) for name in ("subscribe", "topic", "jobFields", "subscription", "redis.username", "redis.sentinelMaster")),
+    *(
+        (ReadOptions, name, " x", BLANK)
+        for name in (
+            "subscribe",
+            "topic",
+            "jobFields",
+            "subscription",
+            "redis.username",
+            "redis.sentinelMaster",
+        )
+    ),
     *((ReadOptions, f"redis.tls.{file}", "x\n", BREAK) for file in ("ca", "certificate", "key")),
     *((WriteOptions, name, "x ", BLANK) for name in ("queue", "topic", "sinkId", "settle")),
     *((WriteOptions, name, "x\r\n", BREAK) for name in ("queue", "topic", "sinkId", "settle")),
-    *((WriteOptions, name, "x\x00y", "control character") for name in ("queue", "topic", "sinkId", "settle")),
+    *(
+        (WriteOptions, name, "x\x00y", "control character")
+        for name in ("queue", "topic", "sinkId", "settle")
+    ),
     *(
         (ReadOptions, "subscribe", text, "looks like a list, tuple or bytes of Python")
         for text in ("('a', 'b')", "('a',)", '("a", "b")', "{'a'}", "b'a'")
     ),
-    *((WriteOptions, name, "('a', 'b')", "looks like a list, tuple or bytes of Python") for name in ("queue", "topic", "sinkId", "settle")),
+    *(
+        (WriteOptions, name, "('a', 'b')", "looks like a list, tuple or bytes of Python")
+        for name in ("queue", "topic", "sinkId", "settle")
+    ),
     (ReadOptions, "subscribe", "['a', 'b']", "JSON list"),
     (ReadOptions, "subscribe", '["\\ud800"]', "JSON list"),
     (ReadOptions, "subscribe", "a,b ", BLANK),
@@ -151,15 +222,30 @@ BAD = [
     (ReadOptions, "startingTimestamp", "-10m", "a time such as"),
     (ReadOptions, "startingTimestamp", "2026-13-01T12:00:00Z", "a time such as"),
     (ReadOptions, "startingTimestamp", "2026-05-01T25:00:00Z", "a time such as"),
-    (ReadOptions, "startingTimestamp", "2026-05-01T12:00:00", "without Z or an offset from UTC a time is none"),
-    (ReadOptions, "startingTimestamp", "2026-05-01", "without Z or an offset from UTC a time is none"),
+    (
+        ReadOptions,
+        "startingTimestamp",
+        "2026-05-01T12:00:00",
+        "without Z or an offset from UTC a time is none",
+    ),
+    (
+        ReadOptions,
+        "startingTimestamp",
+        "2026-05-01",
+        "without Z or an offset from UTC a time is none",
+    ),
     (ReadOptions, "startingTimestamp", "1" * 16, "a time such as"),
     (ReadOptions, "startingOffsetsByTimestampStrategy", "none", "one of error, earliest, latest"),
     (ReadOptions, "endingOffsets", "earliest", "an id is the last one that is read"),
     (ReadOptions, "endingOffsets", "tomorrow", "an id is the last one that is read"),
     (ReadOptions, "endingTimestamp", "tomorrow", "a time such as"),
     (ReadOptions, "startingOffsets", "2026-05-01T12:00:00", "a time such as 2026-05-01T12:00:00Z"),
-    (ReadOptions, "startingOffsets", '{"q": "2026-13-01T12:00:00Z"}', "a time such as 2026-05-01T12:00:00Z"),
+    (
+        ReadOptions,
+        "startingOffsets",
+        '{"q": "2026-13-01T12:00:00Z"}',
+        "a time such as 2026-05-01T12:00:00Z",
+    ),
     (ReadOptions, "minMessagesPerTrigger", "0", "whole number of at least 1"),
     (ReadOptions, "maxTriggerDelay", "0", "seconds, or a number with s, m, h or d"),
     (ReadOptions, "maxTriggerDelay", "0m", "seconds, or a number with s, m, h or d"),
@@ -197,7 +283,19 @@ BAD = [
 
 ODD = (
     *("", " ", " a", "a ", "\ta", "a\n", "a\u00a0", "\x1ca", "a,,b", "a,b,", ",a", "a ,b", "a, b"),
-    *("('a', 'b')", "('a',)", "(1, 2)", "()", "['a', 'b']", "[]", "{'a': 1}", "{'a'}", "set()", "b'a'", "<object object at 0x7f1>"),
+    *(
+        "('a', 'b')",
+        "('a',)",
+        "(1, 2)",
+        "()",
+        "['a', 'b']",
+        "[]",
+        "{'a': 1}",
+        "{'a'}",
+        "set()",
+        "b'a'",
+        "<object object at 0x7f1>",
+    ),
     *("None", "true", " TRUE ", "7", " 7 ", "7.0", "-1", "a"),
 )
 """Texts that a program gives by mistake, and some that are right for one option or another."""
@@ -210,7 +308,11 @@ def beside(cls: type[Any], name: str) -> dict[str, str]:
     else:
         names = "subscribePattern" if name == "subscribePattern" else "topic"
         more = {each: {names: "t"} for each in ("subscribePattern", *OF_TOPICS)}
-    place = {"federation.url": "wss://h"} if name.startswith("federation.") else {"redis.url": "redis://h"}
+    place = (
+        {"federation.url": "wss://h"}
+        if name.startswith("federation.")
+        else {"redis.url": "redis://h"}
+    )
     return {**place, **more.get(name, {"subscribe": "q"} if cls is ReadOptions else {})}
 
 
@@ -238,7 +340,11 @@ def outcome(cls: type[Any], given: dict[str, str]) -> tuple[str, Any]:
 
 
 def option_names(cls: type[Any]) -> list[str]:
-    return [row.metadata["name"] for row in fields(cls) if row.metadata["name"] not in ("federation.<name>.secret", "engine")]
+    return [
+        row.metadata["name"]
+        for row in fields(cls)
+        if row.metadata["name"] not in ("federation.<name>.secret", "engine")
+    ]
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -247,7 +353,10 @@ def test_each_option_takes_a_text_as_it_is_or_refuses_it(cls: type[Any], text: s
     field_of = {row.metadata["name"]: row.name for row in fields(cls)}
     for name in option_names(cls):
         said, found = outcome(cls, {**beside(cls, name), name: text})
-        assert name in said if found is None else is_kept(text, getattr(found, field_of[name])), (name, text)
+        assert name in said if found is None else is_kept(text, getattr(found, field_of[name])), (
+            name,
+            text,
+        )
 
 
 OF_TOPICS = ("topic", "includeTopic", "partitions")
@@ -259,7 +368,9 @@ def required(cls: type[Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("cls", "name", "text", "field", "value"), GOOD)
-def test_an_option_is_understood(cls: type[Any], name: str, text: str, field: str, value: Any) -> None:
+def test_an_option_is_understood(
+    cls: type[Any], name: str, text: str, field: str, value: Any
+) -> None:
     assert getattr(parse(cls, {**required(cls), name: text}), field) == value
 
 
@@ -282,9 +393,17 @@ STRAY = [
 
 @pytest.mark.parametrize(("form", "expected"), STRAY)
 @pytest.mark.parametrize("name", ["redis.password", "federation.secret", "federation.eu.secret"])
-def test_a_password_or_secret_is_taken_as_it_is_or_refused(name: str, form: str, expected: str) -> None:
-    given = {**READ, name: form.format(SECRET), **({"federation.url": "eu=ws://h/bus"} if name.startswith("fed") else {})}
-    with pytest.raises(ConfigError, match=f"option '{name}' is \\*\\*\\*; expected {expected}") as failed:
+def test_a_password_or_secret_is_taken_as_it_is_or_refused(
+    name: str, form: str, expected: str
+) -> None:
+    given = {
+        **READ,
+        name: form.format(SECRET),
+        **({"federation.url": "eu=ws://h/bus"} if name.startswith("fed") else {}),
+    }
+    with pytest.raises(
+        ConfigError, match=f"option '{name}' is \\*\\*\\*; expected {expected}"
+    ) as failed:
         parse(ReadOptions, given)
     assert SECRET not in str(failed.value)
     for good in (f"{SECRET}\tx", f'{SECRET}"', "'", f"a {SECRET}"):
@@ -298,7 +417,9 @@ def test_a_program_or_the_environment_gives_no_other_password(form: str, expecte
 
 
 @pytest.mark.parametrize(("cls", "name", "text", "expected"), BAD)
-def test_a_bad_value_says_the_option_the_value_and_what_was_expected(cls: type[Any], name: str, text: str, expected: str) -> None:
+def test_a_bad_value_says_the_option_the_value_and_what_was_expected(
+    cls: type[Any], name: str, text: str, expected: str
+) -> None:
     with pytest.raises(ConfigError) as failed:
         parse(cls, {**required(cls), name: text})
     assert f"option {name!r} is {text!r}; expected" in str(failed.value)
@@ -307,13 +428,20 @@ def test_a_bad_value_says_the_option_the_value_and_what_was_expected(cls: type[A
 
 @pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
 def test_every_option_of_the_table_is_tested_above(cls: type[Any]) -> None:
-    tested = {name for kind, name, *_ in GOOD if kind is cls} | {name for kind, name, *_ in GOOD if kind is ReadOptions and name.startswith("redis.")}
+    tested = {name for kind, name, *_ in GOOD if kind is cls} | {
+        name for kind, name, *_ in GOOD if kind is ReadOptions and name.startswith("redis.")
+    }
     links = {row.metadata["name"] for row in fields(StoreOptions)}  # in test_federation_options.py
-    assert {row.metadata["name"] for row in fields(cls)} <= tested | links | {"subscribePattern", *OF_TOPICS}
+    assert {row.metadata["name"] for row in fields(cls)} <= tested | links | {
+        "subscribePattern",
+        *OF_TOPICS,
+    }
 
 
 def test_a_pattern_is_a_python_regular_expression() -> None:
-    assert parse(ReadOptions, {"subscribePattern": r"orders-\d+"}).subscribe_pattern == r"orders-\d+"
+    assert (
+        parse(ReadOptions, {"subscribePattern": r"orders-\d+"}).subscribe_pattern == r"orders-\d+"
+    )
 
 
 def test_names_are_looked_up_whatever_their_case() -> None:
@@ -339,7 +467,9 @@ def test_a_misspelt_option_names_the_nearest_one(cls: type[Any], given: str, nea
 
 
 def test_an_option_like_no_other_gets_the_list() -> None:
-    with pytest.raises(ConfigError, match=r"unknown option 'kafka'; known are: ack, createQueue, .*ttl"):
+    with pytest.raises(
+        ConfigError, match=r"unknown option 'kafka'; known are: ack, createQueue, .*ttl"
+    ):
         parse(ReadOptions, {**READ, "kafka": "h:9092"})
 
 
@@ -348,7 +478,10 @@ def test_an_option_like_no_other_gets_the_list() -> None:
     [
         ("kafka.bootstrap.servers", "the address of the bus is option 'redis.url'"),
         ("Kafka.Group.Id", "the name of a group is option 'subscription'"),
-        ("kafka.ssl.keystore.password", "mean nothing here; docs/kafka.md says what is there instead"),
+        (
+            "kafka.ssl.keystore.password",
+            "mean nothing here; docs/kafka.md says what is there instead",
+        ),
         ("assign", "name the queues in option 'subscribe'"),
         ("endingOffsetsByTimestamp", "option 'endingOffsets' takes a time for each queue"),
         ("fetchOffset.numRetries", "it is not needed here"),
@@ -361,7 +494,11 @@ def test_an_option_of_kafkas_source_gets_the_name_of_ours(name: str, hint: str) 
 
 def test_every_option_that_stands_for_one_of_kafkas_exists() -> None:
     known = {row.metadata["name"] for row in fields(ReadOptions)}
-    assert {name for hint in KAFKA_OPTION_HINTS.values() for name in re.findall(r"option '([^']+)'", hint)} <= known
+    assert {
+        name
+        for hint in KAFKA_OPTION_HINTS.values()
+        for name in re.findall(r"option '([^']+)'", hint)
+    } <= known
 
 
 @pytest.mark.parametrize("name", ["queue", "delivery", "maxsize", "sinkId"])
@@ -381,27 +518,53 @@ def test_what_spark_takes_from_the_same_options_is_left_to_it() -> None:
 
 
 def test_an_option_and_its_alias_cannot_both_be_given() -> None:
-    with pytest.raises(ConfigError, match="'maxMessagesPerTrigger' is given twice, also as 'maxOffsetsPerTrigger'"):
+    with pytest.raises(
+        ConfigError, match="'maxMessagesPerTrigger' is given twice, also as 'maxOffsetsPerTrigger'"
+    ):
         parse(ReadOptions, {**READ, "maxOffsetsPerTrigger": "1", "maxMessagesPerTrigger": "1"})
 
 
 @pytest.mark.parametrize(
-    ("names", "first"), [(("queue", "Queue"), "queue"), (("QUEUE", "queUE"), "QUEUE"), (("federation.EU.secret", "Federation.eu.secret"), "")]
+    ("names", "first"),
+    [
+        (("queue", "Queue"), "queue"),
+        (("QUEUE", "queUE"), "QUEUE"),
+        (("federation.EU.secret", "Federation.eu.secret"), ""),
+    ],
 )
-def test_an_option_is_given_once_whatever_the_case_of_its_letters(names: tuple[str, str], first: str) -> None:
+def test_an_option_is_given_once_whatever_the_case_of_its_letters(
+    names: tuple[str, str], first: str
+) -> None:
     given = {"redis.url": "redis://h"} if first else {"federation.url": "eu=wss://h", "queue": "q"}
-    with pytest.raises(ConfigError, match=f"option '{first or names[1]}' is given twice, also as '"):
+    with pytest.raises(
+        ConfigError, match=f"option '{first or names[1]}' is given twice, also as '"
+    ):
         parse(WriteOptions, {**given, **dict.fromkeys(names, "q")})
 
 
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({}, "exactly one of 'subscribe', 'subscribePattern' and 'topic' names the queues to read; none is given"),
+        (
+            {},
+            (
+                "exactly one of 'subscribe', 'subscribePattern' and 'topic' names the queues to"
+                " read; none is given"
+            ),
+        ),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern are given"),
-        ({"subscribe": "a", "ack": "none", "subscription": "s"}, "'subscription' has no meaning with it"),
-        ({"subscribe": "a", "minMessagesPerTrigger": "5", "maxMessagesPerTrigger": "4"}, "a batch would wait for messages that it may not have"),
-        ({"subscribe": "a", "startingOffsets": '{"b": 1}'}, "startingOffsets names 'b', which is not in subscribe"),
+        (
+            {"subscribe": "a", "ack": "none", "subscription": "s"},
+            "'subscription' has no meaning with it",
+        ),
+        (
+            {"subscribe": "a", "minMessagesPerTrigger": "5", "maxMessagesPerTrigger": "4"},
+            "a batch would wait for messages that it may not have",
+        ),
+        (
+            {"subscribe": "a", "startingOffsets": '{"b": 1}'},
+            "startingOffsets names 'b', which is not in subscribe",
+        ),
     ],
 )
 def test_a_conflict_of_options_is_an_error(given: dict[str, str], reason: str) -> None:
@@ -410,21 +573,32 @@ def test_a_conflict_of_options_is_an_error(given: dict[str, str], reason: str) -
 
 
 def test_a_pattern_may_meet_any_queue_of_starting_offsets() -> None:
-    assert parse(ReadOptions, {"subscribePattern": "a.*", "startingOffsets": '{"b": 1}'}).starting == {"b": 1}
+    assert parse(
+        ReadOptions, {"subscribePattern": "a.*", "startingOffsets": '{"b": 1}'}
+    ).starting == {"b": 1}
 
 
-def test_the_address_comes_from_the_option_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_comes_from_the_option_then_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("BUSMQ_REDIS_URL", "redis://environment")
     assert RedisOptions(url="redis://option").address == "redis://option"
     assert RedisOptions().address == "redis://environment"
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_without_any_address_the_error_says_both_ways_to_give_one(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+def test_without_any_address_the_error_says_both_ways_to_give_one(
+    monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
     monkeypatch.delenv("BUSMQ_REDIS_URL", raising=False)
     if text is not None:
         monkeypatch.setenv("BUSMQ_REDIS_URL", text)
-    with pytest.raises(ConfigError, match=r"option 'redis.url' \(redis://host:port\) or the environment variable BUSMQ_REDIS_URL"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"option 'redis.url' \(redis://host:port\) or the environment variable BUSMQ_REDIS_URL"
+        ),
+    ):
         _ = RedisOptions().address
 
 
@@ -444,7 +618,10 @@ def test_no_secret_shows_in_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_options_object_does_not_show_its_secrets() -> None:
-    found = parse(ReadOptions, {**READ, "redis.url": f"redis://u:{SECRET}@h,redis://i", "redis.password": SECRET})
+    found = parse(
+        ReadOptions,
+        {**READ, "redis.url": f"redis://u:{SECRET}@h,redis://i", "redis.password": SECRET},
+    )
     assert SECRET not in repr(found)
     assert SECRET not in str(found)
 
@@ -457,6 +634,17 @@ def test_the_table_for_people_has_every_option_with_its_default_and_a_sentence()
     assert table["idlePollMs"][0] == "50"
     assert table["ttl"][0] in (str(WEEK_S), "7d")
     assert all(doc and not doc.endswith(".") for _, doc in table.values())
-    redis = ["redis.url", "redis.username", "redis.password", "redis.layout", "redis.sentinelMaster"]
+    redis = [
+        "redis.url",
+        "redis.username",
+        "redis.password",
+        "redis.layout",
+        "redis.sentinelMaster",
+    ]
     tls = ["redis.tls.ca", "redis.tls.certificate", "redis.tls.key", "redis.tls.checkHostname"]
-    assert [name for name, _, _ in rows(WriteOptions)][:11] == [*redis, *tls, "requireNoEviction", "federation.url"]
+    assert [name for name, _, _ in rows(WriteOptions)][:11] == [
+        *redis,
+        *tls,
+        "requireNoEviction",
+        "federation.url",
+    ]

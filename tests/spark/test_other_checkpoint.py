@@ -1,4 +1,6 @@
-"""A query that starts with the checkpoint of another, or with other queues than before, says which it drops and which it adds."""
+"""A query that starts with the checkpoint of another, or with other queues than before, says which
+it drops and which it adds.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ MakeEngine = Callable[..., Engine]
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [text.partition(". If the")[0] for text in caplog.messages if "the checkpoint is of other queues" in text]
+    return [
+        text.partition(". If the")[0]
+        for text in caplog.messages
+        if "the checkpoint is of other queues" in text
+    ]
 
 
 @pytest.mark.parametrize("crash", ["", "planned"])
@@ -38,7 +44,9 @@ def test_queues_that_are_dropped_and_added_are_named_once(
     assert f"dropped {theirs}, added {ours}. This query neither reads" in text
 
 
-def test_the_same_queues_are_not_mentioned(bus: Bus, engine: MakeEngine, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_queues_are_not_mentioned(
+    bus: Bus, engine: MakeEngine, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     base = fresh("q")
     bus.fill(f"{base}-1", 2)
     query = engine({"redis.url": bus.url, "subscribe": f"{base}-1,{base}-2", "idlePollMs": "1"})
@@ -54,7 +62,9 @@ def test_the_same_queues_are_not_mentioned(bus: Bus, engine: MakeEngine, fresh: 
 
 
 @pytest.mark.usefixtures("shim_jar")
-@pytest.mark.parametrize(("lasting", "ack", "warnings"), [(False, "commit", 1), (True, "commit", 0), (False, "none", 0)])
+@pytest.mark.parametrize(
+    ("lasting", "ack", "warnings"), [(False, "commit", 1), (True, "commit", 0), (False, "none", 0)]
+)
 def test_a_java_query_without_checkpoint_location_says_once_that_it_acknowledges(
     spark: SparkSession, bus: Bus, tmp_path: Path, lasting: bool, ack: str, warnings: int
 ) -> None:
@@ -62,9 +72,15 @@ def test_a_java_query_without_checkpoint_location_says_once_that_it_acknowledges
     queue = f"look_{lasting}_{ack}"
     bus.fill(queue, 3)
     with java_log(spark) as log:
-        frame = spark.readStream.format("busmq-realtime").options(**{"redis.url": bus.url, "subscribe": queue, "ack": ack}).load()
+        frame = (
+            spark.readStream.format("busmq-realtime")
+            .options(**{"redis.url": bus.url, "subscribe": queue, "ack": ack})
+            .load()
+        )
         writer = frame.writeStream.format("memory").queryName(queue)
-        query = (writer.option("checkpointLocation", str(tmp_path / "c")) if lasting else writer).start()
+        query = (
+            writer.option("checkpointLocation", str(tmp_path / "c")) if lasting else writer
+        ).start()
         query.processAllAvailable()
         query.stop()
     found = [text for text in log.messages if "no checkpointLocation" in text]

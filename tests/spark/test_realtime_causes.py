@@ -1,4 +1,6 @@
-"""Which client removed messages: a consumer is distinguished from readers of the query, on any node and in any process."""
+"""Which client removed messages: a consumer is distinguished from readers of the query, on any node
+and in any process.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Causes:
         given = self._jvm.java.util.HashMap()
         for name, text in {"subscribe": "any", **options}.items():
             given.put(name.replace("_", "."), text)
-        made = self._jvm.busmq.spark.store.ReadStore(self._jvm.busmq.spark.options.ReadOptions.parse(given).redis())
+        made = self._jvm.busmq.spark.store.ReadStore(
+            self._jvm.busmq.spark.options.ReadOptions.parse(given).redis()
+        )
         self._stack.callback(made.close)
         return made
 
@@ -37,7 +41,9 @@ class Causes:
         return str(store.lossError(queue, loss).getCondition())
 
     def listen(self, server: EmbeddedRedis, channel: str) -> None:
-        line = self._stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE_S))
+        line = self._stack.enter_context(
+            socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
+        )
         line.sendall(f"SUBSCRIBE {channel}\r\n".encode())
         wait_until(lambda: b":1" in line.recv(1000), PATIENCE_S)
 
@@ -48,16 +54,22 @@ def causes(spark: SparkSession, shim_jar: Path) -> Iterator[Causes]:
         yield Causes(spark, stack)
 
 
-def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Causes, cluster_servers: EmbeddedCluster, queue: str) -> None:
+def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(
+    causes: Causes, cluster_servers: EmbeddedCluster, queue: str
+) -> None:
     keys = QueueKeys(queue, cluster=True)
     store = causes.store(redis_url=",".join(cluster_servers.urls), redis_layout="cluster")
     assert causes.code(store, queue) == "BUSMQ_QUEUE_FLUSHED"
     owner = cluster_servers.owner(keys.messages)
-    causes.listen(next(node for node in cluster_servers.masters if node is not owner), keys.available)
+    causes.listen(
+        next(node for node in cluster_servers.masters if node is not owner), keys.available
+    )
     assert causes.code(store, queue) == "BUSMQ_CONSUMED_ELSEWHERE"
 
 
-def test_executors_that_have_followed_a_queue_are_no_other_consumers(causes: Causes, bus: Bus, redis_server: EmbeddedRedis, queue: str) -> None:
+def test_executors_that_have_followed_a_queue_are_no_other_consumers(
+    causes: Causes, bus: Bus, redis_server: EmbeddedRedis, queue: str
+) -> None:
     store = causes.store(redis_url=bus.url)
     store.setOwnListeners(queue, 2)
     for expected in ("BUSMQ_QUEUE_FLUSHED", "BUSMQ_QUEUE_FLUSHED", "BUSMQ_CONSUMED_ELSEWHERE"):

@@ -1,4 +1,6 @@
-"""One checkpoint, two sources: a query goes on with either where the other was stopped, and with real-time mode where it was a micro-batch."""
+"""One checkpoint, two sources: a query goes on with either where the other was stopped, and with
+real-time mode where it was a micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,17 @@ def test_after_any_crash_and_in_any_engine_every_message_is_delivered_once_and_i
         rows = query.step(details[0])
         delivered += rows or [] if query.committed > before else []
         if details[0] or details[1]:
-            query = after(query, Engine(options) if isinstance(query, JvmEngine) else JvmEngine(spark, options))
+            query = after(
+                query,
+                Engine(options) if isinstance(query, JvmEngine) else JvmEngine(spark, options),
+            )
         if rows is None and not details[0] and len(delivered) == sum(pushed.values()):
             break
     query.kill()
     for queue in queues:
-        assert [(id, value) for name, id, value in delivered if name == queue] == [(i, f"{queue}:{i}".encode()) for i in range(1, pushed[queue] + 1)]
+        assert [(id, value) for name, id, value in delivered if name == queue] == [
+            (i, f"{queue}:{i}".encode()) for i in range(1, pushed[queue] + 1)
+        ]
 
 
 def after(stopped: Engine, new: Engine) -> Engine:
@@ -72,11 +79,21 @@ class Handover:
         self._running: StreamingQuery | None = None
 
     def start(self, source: str, **trigger: Any) -> None:
-        frame = self._spark.readStream.format(source).options(**{"redis.url": self._bus.url, "subscribe": self.queue}).load()
-        writer = frame.select("value").writeStream.format("busmq-realtime").options(**{"redis.url": self._bus.url, "queue": self.out})
+        frame = (
+            self._spark.readStream.format(source)
+            .options(**{"redis.url": self._bus.url, "subscribe": self.queue})
+            .load()
+        )
+        writer = (
+            frame.select("value")
+            .writeStream.format("busmq-realtime")
+            .options(**{"redis.url": self._bus.url, "queue": self.out})
+        )
         if "realTime" in trigger:
             writer = realtime(writer).option("delivery", "at-least-once")
-        self._running = writer.option("checkpointLocation", str(self._checkpoint)).trigger(**trigger).start()
+        self._running = (
+            writer.option("checkpointLocation", str(self._checkpoint)).trigger(**trigger).start()
+        )
 
     def drain(self, source: str) -> None:
         """Everything that is there, to its end."""
@@ -85,7 +102,9 @@ class Handover:
         assert self._running.awaitTermination(3 * int(PATIENCE_S))
 
     def live(self, rows: int) -> None:
-        """In real-time mode until so many have arrived and the batch with the last of them has ended."""
+        """In real-time mode until so many have arrived and the batch with the last of them has
+        ended.
+        """
         self.start("busmq-realtime", realTime="1 seconds")
         running = self._running
         assert running is not None
@@ -104,7 +123,9 @@ class Handover:
 
 
 @pytest.fixture
-def handover(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path: Path) -> Iterator[Handover]:
+def handover(
+    spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path: Path
+) -> Iterator[Handover]:
     before = {name: spark.conf.get(name, None) for name in SETTINGS}
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
@@ -115,7 +136,9 @@ def handover(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path
         spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
 
-def test_one_checkpoint_is_continued_by_the_other_source_and_by_real_time_mode_and_back(bus: Bus, handover: Handover) -> None:
+def test_one_checkpoint_is_continued_by_the_other_source_and_by_real_time_mode_and_back(
+    bus: Bus, handover: Handover
+) -> None:
     pushed = 0
     for run in ("busmq", "busmq-realtime", "live", "busmq", "live"):
         bus.fill(handover.queue, 5, first=pushed + 1)
@@ -124,5 +147,8 @@ def test_one_checkpoint_is_continued_by_the_other_source_and_by_real_time_mode_a
             handover.live(pushed)
         else:
             handover.drain(run)
-        # Real-time mode may repeat at its end, and only there: what came while its last task was being ended.
-        assert list(dict.fromkeys(bus.stored(handover.out))) == [f"{handover.queue}:{i}".encode() for i in range(1, pushed + 1)]
+        # Real-time mode may repeat at its end, and only there: what came while its last task was
+        # being ended.
+        assert list(dict.fromkeys(bus.stored(handover.out))) == [
+            f"{handover.queue}:{i}".encode() for i in range(1, pushed + 1)
+        ]

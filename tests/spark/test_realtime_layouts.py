@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedSentinel
 from tests.spark.conftest import MakeBus
 from tests.spark.live_engine import LiveEngine
-from tests.spark.test_layouts import Servers, expected, queues, servers  # noqa: F401  # two of them are fixtures
+
+# Two of them are fixtures
+from tests.spark.test_layouts import Servers, expected, queues, servers  # noqa: F401
 from tests.support import PATIENCE_S, wait_in_sync, wait_until
 
 MakeLive = Callable[[dict[str, Any]], LiveEngine]
@@ -32,7 +34,11 @@ def live(spark: SparkSession, shim_jar: Path) -> Iterator[MakeLive]:
         one.stop()
 
 
-def test_queues_on_every_server_are_followed_and_acknowledged(servers: Servers, queues: list[str], live: MakeLive) -> None:  # noqa: F811  # fixtures
+def test_queues_on_every_server_are_followed_and_acknowledged(
+    servers: Servers,  # noqa: F811  # a fixture
+    queues: list[str],  # noqa: F811
+    live: MakeLive,
+) -> None:
     query = live({**servers.where, "subscribePattern": f"{queues[0][:-2]}-.*"}).begin()
     assert set(query.rows(60)) == expected(queues)
     for queue in queues:
@@ -43,7 +49,9 @@ def test_queues_on_every_server_are_followed_and_acknowledged(servers: Servers, 
     wait_until(lambda: not any(servers.stored(queue) for queue in queues), PATIENCE_S)
 
 
-def test_a_redis_that_dies_and_comes_back_costs_a_pause_and_its_pushes_are_signalled_again(live: MakeLive, bus_of: MakeBus) -> None:
+def test_a_redis_that_dies_and_comes_back_costs_a_pause_and_its_pushes_are_signalled_again(
+    live: MakeLive, bus_of: MakeBus
+) -> None:
     with EmbeddedRedis(aof=True) as server:
         bus = bus_of(server)
         bus.fill("q", 3)
@@ -58,10 +66,14 @@ def test_a_redis_that_dies_and_comes_back_costs_a_pause_and_its_pushes_are_signa
         query.stop()
 
 
-def test_a_fail_over_in_the_middle_of_a_batch_costs_a_pause_and_no_message(live: MakeLive, bus_of: MakeBus) -> None:
+def test_a_fail_over_in_the_middle_of_a_batch_costs_a_pause_and_no_message(
+    live: MakeLive, bus_of: MakeBus
+) -> None:
     with EmbeddedSentinel() as group:
         bus_of(group.master).fill("q", 3)
-        query = live({"redis.url": ",".join(group.urls), "redis.layout": "sentinel", "subscribe": "q"}).begin()
+        query = live(
+            {"redis.url": ",".join(group.urls), "redis.layout": "sentinel", "subscribe": "q"}
+        ).begin()
         assert len(query.rows(2)) == 2
         dead = group.master
         wait_in_sync(dead)

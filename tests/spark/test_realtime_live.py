@@ -1,4 +1,6 @@
-"""Readers of real-time mode: woken by a push, in order, nothing lost, and an error for what is gone under them."""
+"""Readers of real-time mode: woken by a push, in order, nothing lost, and an error for what is gone
+under them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,16 @@ def live(spark: SparkSession, shim_jar: Path, bus: Bus) -> Iterator[MakeLive]:
     made: list[LiveEngine] = []
 
     def make(subscribe: str = "", **options: Any) -> LiveEngine:
-        made.append(LiveEngine(spark, {"redis.url": bus.url, **({"subscribe": subscribe} if subscribe else {}), **options}))
+        made.append(
+            LiveEngine(
+                spark,
+                {
+                    "redis.url": bus.url,
+                    **({"subscribe": subscribe} if subscribe else {}),
+                    **options,
+                },
+            )
+        )
         return made[-1]
 
     yield make
@@ -42,7 +53,9 @@ def ids(rows: list[Any]) -> list[int]:
     return [id for _, id, _ in rows]
 
 
-def test_a_reader_hands_out_what_is_stored_and_then_what_comes_in_order(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_reader_hands_out_what_is_stored_and_then_what_comes_in_order(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 3)
     query = live(queue).begin()
     assert query.rows(3) == [(queue, i, f"{queue}:{i}".encode()) for i in (1, 2, 3)]
@@ -52,14 +65,18 @@ def test_a_reader_hands_out_what_is_stored_and_then_what_comes_in_order(bus: Bus
     assert query.positions() == {queue: 5}
 
 
-def test_a_push_wakes_a_reader_that_would_not_ask_for_minutes(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_push_wakes_a_reader_that_would_not_ask_for_minutes(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     query = live(queue, idlePollMs=600_000).begin()
     assert query.rows(1, patience_ms=500) == []  # it is asleep, and listens
     bus.fill(queue, 1)
     assert ids(query.rows(1)) == [1]
 
 
-def test_a_message_without_a_notification_is_found_all_the_same(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_message_without_a_notification_is_found_all_the_same(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     keys = QueueKeys(queue)
     query = live(queue).begin()
     assert query.rows(1, patience_ms=100) == []
@@ -68,16 +85,22 @@ def test_a_message_without_a_notification_is_found_all_the_same(bus: Bus, live: 
     assert query.rows(1) == [(queue, 1, b"unheard")]
 
 
-def test_a_backlog_comes_in_order_whatever_the_size_of_its_messages(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_backlog_comes_in_order_whatever_the_size_of_its_messages(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     sizes = [1, 5000, 0, 1024, 1025, 300_000, 2] * 3
     bus.push(queue, *("x" * size for size in sizes))
     query = live(queue).begin()
     assert [len(value) for _, _, value in query.rows(len(sizes))] == sizes
     bus.push(queue, *("y" * size for size in sizes))
-    assert [(id, len(value)) for _, id, value in query.rows(len(sizes))] == list(enumerate(sizes, len(sizes) + 1))
+    assert [(id, len(value)) for _, id, value in query.rows(len(sizes))] == list(
+        enumerate(sizes, len(sizes) + 1)
+    )
 
 
-def test_what_was_fetched_and_not_handed_out_comes_with_the_next_batch(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_what_was_fetched_and_not_handed_out_comes_with_the_next_batch(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 10)
     query = live(queue).begin()
     assert ids(query.rows(4)) == [1, 2, 3, 4]
@@ -86,7 +109,9 @@ def test_what_was_fetched_and_not_handed_out_comes_with_the_next_batch(bus: Bus,
     assert ids(query.begin().rows(6)) == [5, 6, 7, 8, 9, 10]
 
 
-def test_a_batch_in_which_nothing_came_ends_where_it_began(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_batch_in_which_nothing_came_ends_where_it_began(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 2)
     query = live(queue).begin()
     query.rows(2)
@@ -95,7 +120,9 @@ def test_a_batch_in_which_nothing_came_ends_where_it_began(bus: Bus, live: MakeL
     assert query.end() == ended
 
 
-def test_a_driver_that_dies_in_a_batch_repeats_that_batch_and_nothing_else(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_driver_that_dies_in_a_batch_repeats_that_batch_and_nothing_else(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 5)
     query = live(queue).begin()
     query.rows(3)
@@ -106,7 +133,9 @@ def test_a_driver_that_dies_in_a_batch_repeats_that_batch_and_nothing_else(bus: 
     assert ids(query.begin().rows(3)) == [4, 5, 6]
 
 
-def test_latest_means_what_was_newest_when_the_query_began_whenever_its_driver_dies(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_latest_means_what_was_newest_when_the_query_began_whenever_its_driver_dies(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 5)
     query = live(queue, startingOffsets="latest", discardBacklog="true").begin()
     bus.fill(queue, 1, first=6)
@@ -119,7 +148,9 @@ def test_latest_means_what_was_newest_when_the_query_began_whenever_its_driver_d
     assert ids(query.begin().rows(2)) == [6, 7]
 
 
-def test_nothing_is_acknowledged_before_its_batch_is_in_the_log_and_readers_do_not_mind_when_it_is(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_nothing_is_acknowledged_before_its_batch_is_in_the_log_and_readers_do_not_mind_when_it_is(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 6)
     query = live(queue).begin()
     query.rows(4)
@@ -132,7 +163,9 @@ def test_nothing_is_acknowledged_before_its_batch_is_in_the_log_and_readers_do_n
     assert ids(query.rows(3)) == [7, 8, 9]
 
 
-def test_a_commit_after_the_stop_is_left_to_the_next_run(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_commit_after_the_stop_is_left_to_the_next_run(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 6)
     query = live(queue).begin()
     query.rows(4)
@@ -148,7 +181,9 @@ def test_a_commit_after_the_stop_is_left_to_the_next_run(bus: Bus, live: MakeLiv
     wait_until(lambda: bus.ids(queue) == [], PATIENCE_S)
 
 
-def test_a_stream_that_was_stopped_takes_hold_of_nothing_more(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_stream_that_was_stopped_takes_hold_of_nothing_more(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     query = live(queue)
     query.reader.stop()
     query.reader.commit({"v": 1, "queues": {queue: {"born": "b", "last": 5, "mark": ""}}})
@@ -157,7 +192,9 @@ def test_a_stream_that_was_stopped_takes_hold_of_nothing_more(bus: Bus, live: Ma
     assert bus("EXISTS", *QueueKeys(queue).all, QueueKeys(queue).lease("")) == 0
 
 
-def test_a_pattern_that_matches_nothing_has_one_reader_that_sleeps(bus: Bus, live: MakeLive, fresh: Fresh) -> None:
+def test_a_pattern_that_matches_nothing_has_one_reader_that_sleeps(
+    bus: Bus, live: MakeLive, fresh: Fresh
+) -> None:
     head = fresh("p")
     query = live(subscribePattern=f"{head}-.*", startingOffsets="latest").begin()
     assert query.readers == 1
@@ -171,7 +208,9 @@ def test_a_pattern_that_matches_nothing_has_one_reader_that_sleeps(bus: Bus, liv
     assert ids(query.begin().rows(1)) == [2]
 
 
-def test_readers_share_queues_when_there_are_more_than_slots_and_starve_none(bus: Bus, live: MakeLive, fresh: Fresh) -> None:
+def test_readers_share_queues_when_there_are_more_than_slots_and_starve_none(
+    bus: Bus, live: MakeLive, fresh: Fresh
+) -> None:
     queues = [fresh("q") for _ in range(7)]
     query = live(",".join(queues)).begin()
     assert query.readers == 2  # the session has two slots
@@ -180,27 +219,44 @@ def test_readers_share_queues_when_there_are_more_than_slots_and_starve_none(bus
             bus.fill(queue, 5, first=5 * turn + 1)
         rows = query.rows(35)
         for queue in queues:
-            assert [id for name, id, _ in rows if name == queue] == list(range(5 * turn + 1, 5 * turn + 6))
+            assert [id for name, id, _ in rows if name == queue] == list(
+                range(5 * turn + 1, 5 * turn + 6)
+            )
 
 
-def test_min_partitions_is_how_many_readers_there_are_at_most(bus: Bus, live: MakeLive, fresh: Fresh) -> None:
+def test_min_partitions_is_how_many_readers_there_are_at_most(
+    bus: Bus, live: MakeLive, fresh: Fresh
+) -> None:
     assert live(f"{fresh('q')},{fresh('q')}", minPartitions=1).begin().readers == 1
 
 
 def test_more_readers_than_slots_are_refused(bus: Bus, live: MakeLive, queue: str) -> None:
-    with pytest.raises(ConfigError, match="minPartitions is 3, but there are 2 task slots, and in real-time mode every reader needs one"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            "minPartitions is 3, but there are 2 task slots, and in real-time mode every reader"
+            " needs one"
+        ),
+    ):
         live(queue, minPartitions=3).begin()
 
 
-def test_a_reader_that_never_gets_a_slot_ends_the_query_instead_of_standing_still(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_reader_that_never_gets_a_slot_ends_the_query_instead_of_standing_still(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     query = live(queue)
     for _ in range(2):
         query.begin().end()
-    with pytest.raises(ConfigError, match="1 of 1 readers found no task slot for 3 batches, so their queues stand still"):
+    with pytest.raises(
+        ConfigError,
+        match="1 of 1 readers found no task slot for 3 batches, so their queues stand still",
+    ):
         query.begin().end()
 
 
-def test_a_reader_that_was_late_once_is_no_reason_to_stop(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_reader_that_was_late_once_is_no_reason_to_stop(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     query = live(queue)
     for _ in range(3):
         for _ in range(2):
@@ -209,10 +265,14 @@ def test_a_reader_that_was_late_once_is_no_reason_to_stop(bus: Bus, live: MakeLi
         query.end()
 
 
-def test_a_queue_that_appears_is_read_with_the_next_batch(bus: Bus, live: MakeLive, fresh: Fresh) -> None:
+def test_a_queue_that_appears_is_read_with_the_next_batch(
+    bus: Bus, live: MakeLive, fresh: Fresh
+) -> None:
     head = fresh("p")
     bus.fill(f"{head}-a", 1)
-    query = live(subscribePattern=f"{head}-.*", startingOffsets="latest", discardBacklog="true").begin()
+    query = live(
+        subscribePattern=f"{head}-.*", startingOffsets="latest", discardBacklog="true"
+    ).begin()
     query.rows(1, patience_ms=20)
     query.end()
     bus.fill(f"{head}-b", 2)
@@ -221,7 +281,9 @@ def test_a_queue_that_appears_is_read_with_the_next_batch(bus: Bus, live: MakeLi
 
 
 @kinds
-def test_a_reader_notices_what_happens_to_its_queue(bus: Bus, live: MakeLive, queue: str, kind: Kind) -> None:
+def test_a_reader_notices_what_happens_to_its_queue(
+    bus: Bus, live: MakeLive, queue: str, kind: Kind
+) -> None:
     bus.fill(queue, 5)
     query = live(queue).begin()
     query.rows(5)
@@ -231,13 +293,26 @@ def test_a_reader_notices_what_happens_to_its_queue(bus: Bus, live: MakeLive, qu
         query.kill_readers()  # else it would read them at once
     kind.harm(bus, queue)
     if kind.harm in (flushed, consumed):
-        query.log.append({"v": 1, "queues": {queue: {"born": bus("HGET", QueueKeys(queue).metadata, "born").decode(), "last": 5, "mark": ""}}})
+        query.log.append(
+            {
+                "v": 1,
+                "queues": {
+                    queue: {
+                        "born": bus("HGET", QueueKeys(queue).metadata, "born").decode(),
+                        "last": 5,
+                        "mark": "",
+                    }
+                },
+            }
+        )
     with pytest.raises(kind.error, match=kind.cause):
         (query.begin() if kind.harm in (flushed, consumed) else query).rows(1)
 
 
 @pytest.mark.parametrize("size", [1, 1024, 1025], ids="a last message of {} bytes".format)
-def test_ids_that_were_given_again_are_noticed_before_one_is_handed_out(bus: Bus, live: MakeLive, queue: str, size: int) -> None:
+def test_ids_that_were_given_again_are_noticed_before_one_is_handed_out(
+    bus: Bus, live: MakeLive, queue: str, size: int
+) -> None:
     keys = QueueKeys(queue)
     bus.push(queue, "a", "b" * size)
     query = live(queue, idlePollMs=600_000).begin()  # so that the window itself must tell
@@ -249,7 +324,9 @@ def test_ids_that_were_given_again_are_noticed_before_one_is_handed_out(bus: Bus
         query.rows(1)
 
 
-def test_with_fail_on_data_loss_false_a_reader_goes_on_and_counts(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_with_fail_on_data_loss_false_a_reader_goes_on_and_counts(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     keys = QueueKeys(queue)
     bus.fill(queue, 2)
     query = live(queue, failOnDataLoss="false").begin()
@@ -267,7 +344,9 @@ def test_with_fail_on_data_loss_false_a_reader_goes_on_and_counts(bus: Bus, live
     }
 
 
-def test_with_fail_on_data_loss_false_a_new_life_is_read_with_the_next_batch(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_with_fail_on_data_loss_false_a_new_life_is_read_with_the_next_batch(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 5)
     query = live(queue, failOnDataLoss="false").begin()
     query.rows(5)
@@ -279,7 +358,9 @@ def test_with_fail_on_data_loss_false_a_new_life_is_read_with_the_next_batch(bus
     assert query.end()["queues"][queue]["lost"] == 1
 
 
-def test_holes_are_a_loss_and_are_read_around_where_that_is_allowed(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_holes_are_a_loss_and_are_read_around_where_that_is_allowed(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     bus.leave_holes(queue)
     strict = live(queue, ack="none").begin()
     with pytest.raises(DataLoss, match="expected ids from 4 on, found next stored id 6"):
@@ -289,7 +370,9 @@ def test_holes_are_a_loss_and_are_read_around_where_that_is_allowed(bus: Bus, li
     assert lenient.end()["queues"][queue]["lost"] == 2
 
 
-def test_a_message_given_back_that_was_read_before_holds_nothing_up(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_a_message_given_back_that_was_read_before_holds_nothing_up(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     keys = QueueKeys(queue)
     bus.fill(queue, 8)
     query = live(queue, ack="none").begin()
@@ -305,7 +388,9 @@ def test_a_message_given_back_that_was_read_before_holds_nothing_up(bus: Bus, li
     assert ids(query.rows(1)) == [12]
 
 
-def test_a_start_that_one_queue_refuses_leaves_the_others_free(bus: Bus, live: MakeLive, fresh: Fresh) -> None:
+def test_a_start_that_one_queue_refuses_leaves_the_others_free(
+    bus: Bus, live: MakeLive, fresh: Fresh
+) -> None:
     a, b = fresh("a"), fresh("b")
     live(b).begin()
     held = bus("GET", QueueKeys(b).lease(""))
@@ -314,7 +399,9 @@ def test_a_start_that_one_queue_refuses_leaves_the_others_free(bus: Bus, live: M
     assert (bus("GET", QueueKeys(a).lease("")), bus("GET", QueueKeys(b).lease(""))) == (None, held)
 
 
-def test_an_ack_that_failed_is_tried_again_though_nothing_came_since(bus: Bus, live: MakeLive, queue: str) -> None:
+def test_an_ack_that_failed_is_tried_again_though_nothing_came_since(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
     acks = QueueKeys(queue).acks
     bus.fill(queue, 2)
     query = live(queue).begin()
@@ -335,7 +422,9 @@ def test_an_ack_that_failed_is_tried_again_though_nothing_came_since(bus: Bus, l
     wait_until(acknowledged, PATIENCE_S)
 
 
-def test_a_burst_of_large_messages_after_small_ones_comes_in_small_replies(bus: Bus, redis_server: EmbeddedRedis, live: MakeLive, queue: str) -> None:
+def test_a_burst_of_large_messages_after_small_ones_comes_in_small_replies(
+    bus: Bus, redis_server: EmbeddedRedis, live: MakeLive, queue: str
+) -> None:
     bus.fill(queue, 2000)
     query = live(queue).begin()
     query.rows(2000)
@@ -361,5 +450,10 @@ def test_the_python_source_goes_on_where_a_batch_of_real_time_mode_ended(
     python = engine({"redis.url": bus.url, "subscribe": f"{a},{b}"})
     python.planned, python.committed = [end], 1
     bus.fill(b, 2)
-    assert sorted((name, id) for batch in python.drain() for name, id, _ in batch) == [(a, 4), (a, 5), (b, 1), (b, 2)]
+    assert sorted((name, id) for batch in python.drain() for name, id, _ in batch) == [
+        (a, 4),
+        (a, 5),
+        (b, 1),
+        (b, 2),
+    ]
     assert bus.ids(a) == []

@@ -29,7 +29,9 @@ def a_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_builder_gets_the_jar_and_says_aloud_which_check_is_off(a_jar: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_builder_gets_the_jar_and_says_aloud_which_check_is_off(
+    a_jar: str, caplog: pytest.LogCaptureFixture
+) -> None:
     builder = SparkSession.Builder()
     with caplog.at_level(logging.WARNING, "busmq_spark"):
         assert busmq_spark.realtime(builder) is builder
@@ -42,26 +44,47 @@ def test_what_the_user_set_stays(a_jar: str) -> None:
     check = "spark.sql.streaming.realTimeMode.allowlistCheck"
     builder = SparkSession.Builder().config("spark.jars", "mine.jar").config(check, "true")
     busmq_spark.realtime(busmq_spark.realtime(builder))
-    assert (builder._options["spark.jars"], builder._options[check]) == (f"mine.jar,{a_jar}", "true")
+    assert (builder._options["spark.jars"], builder._options[check]) == (
+        f"mine.jar,{a_jar}",
+        "true",
+    )
 
 
-def test_a_java_that_is_still_to_start_gets_a_heap_in_which_a_batch_is_nothing_huge(a_jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_still_to_start_gets_a_heap_in_which_a_batch_is_nothing_huge(
+    a_jar: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     mine = SparkSession.Builder().config("spark.driver.defaultJavaOptions", "-Xss2m")
-    assert busmq_spark.realtime(mine)._options.items() >= {**helper.JAVA_SETTINGS, "spark.driver.defaultJavaOptions": "-Xss2m"}.items()
+    assert (
+        busmq_spark.realtime(mine)._options.items()
+        >= {
+            **helper.JAVA_SETTINGS,
+            "spark.driver.defaultJavaOptions": "-Xss2m",
+        }.items()
+    )
 
 
-def test_a_java_that_was_started_or_configured_elsewhere_keeps_its_options(a_jar: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_that_was_started_or_configured_elsewhere_keeps_its_options(
+    a_jar: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with monkeypatch.context() as running:
         running.setattr("pyspark.SparkContext._gateway", object())
-        assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA_SETTINGS.keys()
+        assert (
+            not busmq_spark.realtime(SparkSession.Builder())._options.keys()
+            & helper.JAVA_SETTINGS.keys()
+        )
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     with monkeypatch.context() as submitted:
         submitted.setenv("PYSPARK_GATEWAY_PORT", "1")
-        assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA_SETTINGS.keys()
+        assert (
+            not busmq_spark.realtime(SparkSession.Builder())._options.keys()
+            & helper.JAVA_SETTINGS.keys()
+        )
     (tmp_path / "spark-defaults.conf").write_text("spark.executor.defaultJavaOptions  -Dours=1\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert helper.JAVA_SETTINGS.keys() - busmq_spark.realtime(SparkSession.Builder())._options.keys() == {"spark.executor.defaultJavaOptions"}
+    assert helper.JAVA_SETTINGS.keys() - busmq_spark.realtime(
+        SparkSession.Builder()
+    )._options.keys() == {"spark.executor.defaultJavaOptions"}
 
 
 def test_without_the_jar_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +93,9 @@ def test_without_the_jar_the_error_says_how_to_get_it(monkeypatch: pytest.Monkey
         busmq_spark.realtime(SparkSession.Builder())
 
 
-def test_a_running_spark_without_the_jar_is_refused(spark: SparkSession, shim_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_spark_without_the_jar_is_refused(
+    spark: SparkSession, shim_jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     busmq_spark.realtime(SparkSession.Builder())  # this one has it
     monkeypatch.setattr(helper, "REALTIME_SOURCE", "busmq.spark.NotInThisJar")
     with pytest.raises(ConfigError, match="call realtime before the first session"):
@@ -79,7 +104,8 @@ def test_a_running_spark_without_the_jar_is_refused(spark: SparkSession, shim_ja
 
 def test_a_session_has_no_batches() -> None:
     with pytest.raises(ConfigError, match="is for the writer of a query"):
-        busmq_spark.realtime(SparkSession.Builder(), "60 seconds")  # type: ignore[call-overload]  # the mistake itself
+        # The mistake itself
+        busmq_spark.realtime(SparkSession.Builder(), "60 seconds")  # type: ignore[call-overload]
 
 
 def test_spark_4_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +114,9 @@ def test_spark_4_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         busmq_spark.realtime(SparkSession.Builder())
 
 
-@pytest.mark.parametrize(("release", "extra"), [("4.1.1", {}), ("4.2.0", {}), ("4.3.0", helper.QUERY_OPTIONS)])
+@pytest.mark.parametrize(
+    ("release", "extra"), [("4.1.1", {}), ("4.2.0", {}), ("4.3.0", helper.QUERY_OPTIONS)]
+)
 def test_logs_are_written_later_only_where_spark_takes_that_in_real_time_mode(
     monkeypatch: pytest.MonkeyPatch, release: str, extra: dict[str, str]
 ) -> None:
@@ -124,7 +152,12 @@ def by_helper_in_pyspark_4_1(writer: Any) -> Any:
 
 @pytest.mark.parametrize("asked", [by_trigger, by_helper, by_helper_in_pyspark_4_1])
 def test_session_and_query_of_the_helper_run_in_real_time(
-    spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path: Path, asked: Callable[[Any], Any]
+    spark: SparkSession,
+    shim_jar: Path,
+    bus: Bus,
+    queue: str,
+    tmp_path: Path,
+    asked: Callable[[Any], Any],
 ) -> None:
     """From queue to queue while the batch, an hour long, has only begun."""
     session = spark.newSession()
@@ -132,12 +165,20 @@ def test_session_and_query_of_the_helper_run_in_real_time(
         session.conf.set(name, value)
     bus.attach(queue)
     source: dict[str, Any] = {"redis.url": bus.url, "subscribe": queue}
-    rows = session.readStream.format("busmq-realtime").options(**source).load().selectExpr("base64(value) AS value")
+    rows = (
+        session.readStream.format("busmq-realtime")
+        .options(**source)
+        .load()
+        .selectExpr("base64(value) AS value")
+    )
     sink = {"redis.url": bus.url, "queue": f"{queue}-out", "checkpointLocation": str(tmp_path)}
     query = asked(rows.writeStream.format("busmq-realtime").options(**sink)).start()
     try:
         bus.push(queue, "one", "two")
-        wait_until(lambda: query.exception() or bus.stored(f"{queue}-out") == [b"b25l", b"dHdv"], PATIENCE_S)
+        wait_until(
+            lambda: query.exception() or bus.stored(f"{queue}-out") == [b"b25l", b"dHdv"],
+            PATIENCE_S,
+        )
         assert query.exception() is None
     finally:
         query.stop()

@@ -1,7 +1,9 @@
-"""A batch that was planned before a crash is read again after it, and its queue lost messages before or after the planning.
+"""A batch that was planned before a crash is read again after it, and its queue lost messages
+before or after the planning.
 
-Python before Spark 4.2 plans the first batch of a process without the checkpoint. Where the batch begins it sees when its tasks are asked for, and a
-crash before that leaves this to the next process.
+Python before Spark 4.2 plans the first batch of a process without the checkpoint. Where the batch
+begins it sees when its tasks are asked for, and a crash before that leaves this to the next
+process.
 """
 
 from __future__ import annotations
@@ -22,11 +24,15 @@ before_42 = pytest.mark.parametrize("before_42", [False, True])
 GOING_ON = "going on from the oldest stored message"
 
 
-def fill_and_read(bus: Bus, engine: MakeEngine, queue: str, kind: Kind, *, before_42: bool, **options: str) -> Engine:
+def fill_and_read(
+    bus: Bus, engine: MakeEngine, queue: str, kind: Kind, *, before_42: bool, **options: str
+) -> Engine:
     """A query that has read messages 1 to 5; 6 to 10 are stored, and its process has ended."""
     bus.fill(queue, 5)
     bus.attach(f"{queue}-neighbour")  # the database does not get empty
-    query = engine({"redis.url": bus.url, "subscribe": queue, "ack": "none", **options}, before_42=before_42)
+    query = engine(
+        {"redis.url": bus.url, "subscribe": queue, "ack": "none", **options}, before_42=before_42
+    )
     query.step()
     bus.fill(queue, 5, first=6)
     if kind.harm in (flushed, consumed):
@@ -55,7 +61,9 @@ def test_messages_that_were_lost_before_the_planning_stop_each_process_that_read
 
 @kinds
 @pytest.mark.only("java", reason="the batch is Python's")
-def test_java_compares_a_batch_that_python_planned_without_its_start(bus: Bus, engine: MakeEngine, queue: str, kind: Kind) -> None:
+def test_java_compares_a_batch_that_python_planned_without_its_start(
+    bus: Bus, engine: MakeEngine, queue: str, kind: Kind
+) -> None:
     python = fill_and_read(bus, Engine, queue, kind, before_42=True)
     kind.harm(bus, queue)
     python.step("planned")
@@ -70,8 +78,13 @@ def test_java_compares_a_batch_that_python_planned_without_its_start(bus: Bus, e
 
 @kinds
 @before_42
-def test_with_fail_on_data_loss_false_messages_that_were_lost_before_the_planning_are_warned_about_and_the_others_are_read(
-    bus: Bus, engine: MakeEngine, queue: str, kind: Kind, before_42: bool, caplog: pytest.LogCaptureFixture
+def test_with_fail_on_data_loss_false_losses_before_the_planning_are_warned_about(
+    bus: Bus,
+    engine: MakeEngine,
+    queue: str,
+    kind: Kind,
+    before_42: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     query = fill_and_read(bus, engine, queue, kind, before_42=before_42, failOnDataLoss="false")
     kind.harm(bus, queue)
@@ -84,8 +97,15 @@ def test_with_fail_on_data_loss_false_messages_that_were_lost_before_the_plannin
 @kinds
 @pytest.mark.parametrize("crash", ["planned", "read"])
 @before_42
-def test_with_fail_on_data_loss_false_a_batch_whose_messages_were_lost_after_the_planning_gives_no_row_twice(
-    bus: Bus, engine: MakeEngine, queue: str, kind: Kind, *, crash: Crash, before_42: bool, caplog: pytest.LogCaptureFixture
+def test_with_fail_on_data_loss_false_losses_after_the_planning_give_no_row_twice(
+    bus: Bus,
+    engine: MakeEngine,
+    queue: str,
+    kind: Kind,
+    *,
+    crash: Crash,
+    before_42: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     query = fill_and_read(bus, engine, queue, kind, before_42=before_42, failOnDataLoss="false")
     query.step(crash)
@@ -97,7 +117,7 @@ def test_with_fail_on_data_loss_false_a_batch_whose_messages_were_lost_after_the
 
 
 @before_42
-def test_with_fail_on_data_loss_false_a_queue_of_a_pattern_that_is_gone_at_a_restart_is_warned_about(
+def test_with_fail_on_data_loss_false_a_pattern_s_queue_gone_at_a_restart_is_warned_about(
     bus: Bus, engine: MakeEngine, queue: str, before_42: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing creates it again, so no planning comes upon it."""
@@ -118,9 +138,17 @@ def test_with_fail_on_data_loss_false_a_queue_of_a_pattern_that_is_gone_at_a_res
 
 
 def read_what_is_stored(bus: Bus, query: Engine, queue: str) -> None:
-    """The next process reads what is stored in the queue and is not read yet, each message once, and then what comes."""
+    """The next process reads what is stored in the queue and is not read yet, each message once,
+    and then what comes.
+    """
     stored = bus.stored(queue)
     rows = [value for batch in query.drain() for _, _, value in batch]
     bus.push(queue, "later")
-    wait_until(lambda: rows.extend(value for batch in query.drain() for _, _, value in batch) or b"later" in rows, PATIENCE_S)
+    wait_until(
+        lambda: (
+            rows.extend(value for batch in query.drain() for _, _, value in batch)
+            or b"later" in rows
+        ),
+        PATIENCE_S,
+    )
     assert rows == [*stored, b"later"]

@@ -1,4 +1,6 @@
-"""No reply is over 16 MB, whatever the order of large and small messages: Redis closes each connection here for which it has to hold more."""
+"""No reply is over 16 MB, whatever the order of large and small messages: Redis closes each
+connection here for which it has to hold more.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ORDERS: dict[str, list[bytes]] = {
     "small, then large": [SMALL] * 25_000 + [LARGE] * 30,
     "large, then small, then large": [LARGE] * 30 + [SMALL] * 25_000 + [LARGE] * 30,
     "in turn": ([SMALL] * 3000 + [LARGE] * 17) * 3,
-    "one among many, then large": [SMALL] * 9000 + [LARGE] + [SMALL] * 25_000 + [b"m" * 60_000] * 400 + [LARGE] * 20,
+    "one among many, then large": (
+        [SMALL] * 9000 + [LARGE] + [SMALL] * 25_000 + [b"m" * 60_000] * 400 + [LARGE] * 20
+    ),
 }
 Fill = Callable[[str, Sequence[bytes]], None]
 
@@ -49,14 +53,24 @@ def pushed_by_us(bus: Bus) -> Fill:
 
 
 def pushed_by_peers(bus: Bus) -> Fill:
-    """What a queue looks like after the pushes of npm peers: nothing in it says how long its values are."""
+    """What a queue looks like after the pushes of npm peers: nothing in it says how long its values
+    are.
+    """
 
     def fill(queue: str, values: Sequence[bytes]) -> None:
         keys = QueueKeys(queue)
         bus.attach(queue)
         first = int(bus("GET", keys.msgid) or 0) + 1
         for i in range(0, len(values), 1000):
-            bus("RPUSH", keys.messages, *[word for id, value in enumerate(values[i : i + 1000], first + i) for word in (id, value)])
+            bus(
+                "RPUSH",
+                keys.messages,
+                *[
+                    word
+                    for id, value in enumerate(values[i : i + 1000], first + i)
+                    for word in (id, value)
+                ],
+            )
         bus("SET", keys.msgid, first + len(values) - 1)
 
     return fill
@@ -80,8 +94,14 @@ WRITERS = [pushed_by_us, pushed_by_peers, pushed_by_both]
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("engine", ["busmq", "busmq-realtime"])
-def test_a_range_of_small_and_large_messages(  # noqa: PLR0917  fixtures
-    engine: str, order: str, writer: Callable[[Bus], Fill], spark: SparkSession, there: Bus, fresh: Fresh, request: pytest.FixtureRequest
+def test_a_range_of_small_and_large_messages(  # noqa: PLR0917  # fixtures
+    engine: str,
+    order: str,
+    writer: Callable[[Bus], Fill],
+    spark: SparkSession,
+    there: Bus,
+    fresh: Fresh,
+    request: pytest.FixtureRequest,
 ) -> None:
     if engine == "busmq-realtime":
         request.getfixturevalue("shim_jar")
@@ -94,13 +114,17 @@ def test_a_range_of_small_and_large_messages(  # noqa: PLR0917  fixtures
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_reader_of_real_time_mode(writer: Callable[[Bus], Fill], spark: SparkSession, shim_jar: Path, there: Bus, fresh: Fresh) -> None:
+def test_a_reader_of_real_time_mode(
+    writer: Callable[[Bus], Fill], spark: SparkSession, shim_jar: Path, there: Bus, fresh: Fresh
+) -> None:
     queue, values = fresh(), [SMALL] * 1000 + [LARGE] * 40 + [SMALL] * 100 + [LARGE] * 20
     writer(there)(queue, values)
     query = LiveEngine(spark, {"redis.url": there.url, "subscribe": queue})
     try:
         found: list[Any] = query.begin().rows(len(values))
-        assert [(id, len(value)) for _, id, value in found] == [(id, len(value)) for id, value in enumerate(values, 1)]
+        assert [(id, len(value)) for _, id, value in found] == [
+            (id, len(value)) for id, value in enumerate(values, 1)
+        ]
     finally:
         query.stop()
     there.close_queue(queue)

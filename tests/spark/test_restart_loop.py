@@ -1,4 +1,6 @@
-"""Runs that die between staging and commit: what they staged goes when the next run begins, and nothing that any run needs goes with it."""
+"""Runs that die between staging and commit: what they staged goes when the next run begins, and
+nothing that any run needs goes with it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def make(request: pytest.FixtureRequest) -> Make:
         spark = request.getfixturevalue("spark")
         request.getfixturevalue("shim_jar")
         kind = lambda options: JavaSink(spark, options)  # noqa: E731
-    return lambda url, batch=0, queue="q": kind({"redis.url": url, "queue": queue, "sinkId": "s", "batchId": str(batch)})
+    return lambda url, batch=0, queue="q": kind(
+        {"redis.url": url, "queue": queue, "sinkId": "s", "batchId": str(batch)}
+    )
 
 
 @pytest.fixture
@@ -48,10 +52,16 @@ def lone(bus_of: MakeBus) -> Any:
 
 
 @pytest.fixture
-def often(request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def often(
+    request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Staged lists are renewed many times a second, not four times an hour."""
     monkeypatch.setattr(staging_renewal, "RENEWAL_INTERVAL_S", 0.05)
-    properties = request.getfixturevalue("spark")._jvm.java.lang.System if "java" in request.node.name else None
+    properties = (
+        request.getfixturevalue("spark")._jvm.java.lang.System
+        if "java" in request.node.name
+        else None
+    )
     if properties is not None:
         properties.setProperty("busmq.renewalMs", "50")
     yield
@@ -60,7 +70,9 @@ def often(request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def said(request: pytest.FixtureRequest, make: Make, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
+def said(
+    request: pytest.FixtureRequest, make: Make, caplog: pytest.LogCaptureFixture
+) -> Iterator[Callable[[], str]]:
     """What was logged."""
     if "java" not in request.node.name:
         yield lambda: caplog.text
@@ -78,7 +90,9 @@ def used(bus: Bus) -> int:
     return int(bus("INFO", "memory").split(b"used_memory:")[1].split()[0])
 
 
-def test_a_loop_of_runs_that_die_before_their_commit_does_not_fill_redis(lone: Bus, make: Make) -> None:
+def test_a_loop_of_runs_that_die_before_their_commit_does_not_fill_redis(
+    lone: Bus, make: Make
+) -> None:
     keys, memory = [], []
     for _ in range(RUNS):
         run = make(lone.url)
@@ -93,7 +107,9 @@ def test_a_loop_of_runs_that_die_before_their_commit_does_not_fill_redis(lone: B
     assert lists(lone) == []
 
 
-def test_what_a_run_without_a_successor_has_staged_goes_within_the_hour(lone: Bus, make: Make) -> None:
+def test_what_a_run_without_a_successor_has_staged_goes_within_the_hour(
+    lone: Bus, make: Make
+) -> None:
     """A batch write that is killed has none."""
     make(lone.url).stage(ROWS[:2])
     ttls = [lone("TTL", key) for key in (*lists(lone), QueueKeys("q").stages("s"))]
@@ -101,12 +117,16 @@ def test_what_a_run_without_a_successor_has_staged_goes_within_the_hour(lone: Bu
     assert all(0 < ttl <= 3600 for ttl in ttls), ttls
 
 
-def test_a_run_that_is_followed_by_another_records_nothing_and_takes_nothing_from_it(lone: Bus, make: Make) -> None:
+def test_a_run_that_is_followed_by_another_records_nothing_and_takes_nothing_from_it(
+    lone: Bus, make: Make
+) -> None:
     zombie, after = make(lone.url), make(lone.url)
     zombie.stage(ROWS[:2])
     after.stage(ROWS[:2])
     zombie.stage(ROWS[2:4])  # a task of it is still there
-    with pytest.raises(StaleRun, match="batch 0 is not recorded, since a later run of the query has begun"):
+    with pytest.raises(
+        StaleRun, match="batch 0 is not recorded, since a later run of the query has begun"
+    ):
         zombie.commit()
     assert lone.stored("q") == []
     after.stage(ROWS[2:4])
@@ -114,7 +134,9 @@ def test_a_run_that_is_followed_by_another_records_nothing_and_takes_nothing_fro
     assert lone.stored("q") == ROWS[:4]
 
 
-def test_what_a_dead_run_has_recorded_is_appended_by_the_next_and_once(lone: Bus, make: Make) -> None:
+def test_what_a_dead_run_has_recorded_is_appended_by_the_next_and_once(
+    lone: Bus, make: Make
+) -> None:
     with Proxy(int(lone.url.rpartition(":")[2])) as proxy, ThreadPoolExecutor() as pool:
         dead = make(proxy.url)
         dead.stage(ROWS[:20])
@@ -174,17 +196,23 @@ def test_what_an_attempt_left_behind_goes_with_the_next_batch(lone: Bus, make: M
     assert [key for key in lone("KEYS", "*") if lone("TTL", key) < 0] == []
 
 
-def test_a_sink_that_writes_to_another_queue_than_before_says_so_once(lone: Bus, make: Make, said: Callable[[], str]) -> None:
+def test_a_sink_that_writes_to_another_queue_than_before_says_so_once(
+    lone: Bus, make: Make, said: Callable[[], str]
+) -> None:
     for batch, queue in enumerate(("q", "q", "elsewhere", "elsewhere")):
         run = make(lone.url, batch, queue)
         run.stage(ROWS[:2])
         run.stage(ROWS[2:3])
         run.commit()
-        assert said().count("wrote its last batch to 'q' and writes to queue 'elsewhere' now") == (batch > 1)
+        assert said().count("wrote its last batch to 'q' and writes to queue 'elsewhere' now") == (
+            batch > 1
+        )
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_a_batch_that_is_done_is_done_also_where_its_record_is_lost(lone: Bus, make: Make, batch: int) -> None:
+def test_a_batch_that_is_done_is_done_also_where_its_record_is_lost(
+    lone: Bus, make: Make, batch: int
+) -> None:
     first = make(lone.url, batch)
     first.stage(ROWS[:4])
     first.stage(ROWS[4:6])
@@ -196,7 +224,9 @@ def test_a_batch_that_is_done_is_done_also_where_its_record_is_lost(lone: Bus, m
     assert lone.stored("q") == ROWS[:6]
 
 
-def test_other_rows_under_a_number_that_is_done_do_not_vanish_where_its_record_is_lost(lone: Bus, make: Make) -> None:
+def test_other_rows_under_a_number_that_is_done_do_not_vanish_where_its_record_is_lost(
+    lone: Bus, make: Make
+) -> None:
     first = make(lone.url)
     first.stage(ROWS[:6])
     first.commit()
@@ -208,7 +238,9 @@ def test_other_rows_under_a_number_that_is_done_do_not_vanish_where_its_record_i
     assert lone.stored("q") == ROWS[:6]
 
 
-def test_a_record_that_is_lost_in_the_middle_of_a_commit_doubles_no_rows(lone: Bus, make: Make) -> None:
+def test_a_record_that_is_lost_in_the_middle_of_a_commit_doubles_no_rows(
+    lone: Bus, make: Make
+) -> None:
     with Proxy(int(lone.url.rpartition(":")[2])) as proxy, ThreadPoolExecutor() as pool:
         dead = make(proxy.url)
         dead.stage(ROWS[:30])
@@ -241,7 +273,9 @@ def test_a_full_redis_is_relieved_of_what_dead_runs_have_staged(lone: Bus, make:
     assert lone.stored("q") == ROWS[:20]
 
 
-def test_lists_of_tasks_that_have_ended_live_on_while_another_task_stages(lone: Bus, make: Make, often: None) -> None:
+def test_lists_of_tasks_that_have_ended_live_on_while_another_task_stages(
+    lone: Bus, make: Make, often: None
+) -> None:
     run = make(lone.url)
     run.stage(ROWS[:5])
     [ended] = lists(lone)
@@ -256,7 +290,9 @@ def test_lists_of_tasks_that_have_ended_live_on_while_another_task_stages(lone: 
 
 @pytest.mark.parametrize("via", ["busmq", "busmq-realtime"])
 @pytest.mark.usefixtures("shim_jar")
-def test_a_query_that_is_ended_while_it_stages_leaves_what_its_next_run_removes(lone: Bus, lines: Lines, via: str) -> None:
+def test_a_query_that_is_ended_while_it_stages_leaves_what_its_next_run_removes(
+    lone: Bus, lines: Lines, via: str
+) -> None:
     lines.add(*(f"{i}:{'x' * 300_000}" for i in range(8)))
     with Proxy(int(lone.url.rpartition(":")[2])) as proxy:
         for _ in range(3):

@@ -1,4 +1,6 @@
-"""Queries on a queue that keeps what is acknowledged: they begin in what is kept, go back, and say what is gone. Both engines, all layouts."""
+"""Queries on a queue that keeps what is acknowledged: they begin in what is kept, go back, and say
+what is gone. Both engines, all layouts.
+"""
 
 from __future__ import annotations
 
@@ -67,26 +69,43 @@ def waiting(bus: Bus, keys: QueueKeys) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", ["", "s"])
-def test_what_a_query_acknowledges_is_kept_and_another_begins_in_it(bus: Bus, engine: MakeEngine, kept: QueueKeys, name: str) -> None:
+def test_what_a_query_acknowledges_is_kept_and_another_begins_in_it(
+    bus: Bus, engine: MakeEngine, kept: QueueKeys, name: str
+) -> None:
     first = made(engine, bus, kept, subscription=name) if name else made(engine, bus, kept)
     assert done(first) == [1, 2, 3, 4, 5, 6]
     assert (bus.ids(kept.name), waiting(bus, kept)) == ([1, 2, 3, 4, 5, 6], (0, 6))
     bus.fill(kept.name, 2, first=7)
     other = {"subscription": "other"} if name else {"ack": "none"}
-    starts = {"-90m": [4, 5, 6, 7, 8], "-3 messages": [6, 7, 8], f'{{"{kept.name}": 1}}': [2, 3, 4, 5, 6, 7, 8], "earliest": [*range(1, 9)]}
+    starts = {
+        "-90m": [4, 5, 6, 7, 8],
+        "-3 messages": [6, 7, 8],
+        f'{{"{kept.name}": 1}}': [2, 3, 4, 5, 6, 7, 8],
+        "earliest": [*range(1, 9)],
+    }
     for at, (start, expected) in enumerate(starts.items()):
-        again = made(engine, bus, kept, startingOffsets=start, **{key: f"{value}{at}" if name else value for key, value in other.items()})
+        again = made(
+            engine,
+            bus,
+            kept,
+            startingOffsets=start,
+            **{key: f"{value}{at}" if name else value for key, value in other.items()},
+        )
         assert ids(again.drain()) == expected
     assert done(first) == [7, 8]
     assert waiting(bus, kept) == (0, 8)
 
 
 @pytest.mark.needs("start")
-def test_a_new_checkpoint_begins_below_what_its_subscription_has_acknowledged_and_holds_it(bus: Bus, engine: MakeEngine, kept: QueueKeys) -> None:
+def test_a_new_checkpoint_begins_below_what_its_subscription_has_acknowledged_and_holds_it(
+    bus: Bus, engine: MakeEngine, kept: QueueKeys
+) -> None:
     first = made(engine, bus, kept, subscription="s")
     assert done(first) == [1, 2, 3, 4, 5, 6]
     first.kill()
-    again = made(engine, bus, kept, subscription="s", startingOffsets="-90m", maxMessagesPerTrigger="1")
+    again = made(
+        engine, bus, kept, subscription="s", startingOffsets="-90m", maxMessagesPerTrigger="1"
+    )
     assert ids([again.step() or []]) == [4]
     bus.link.run(set_retention(kept, ONE))
     assert bus.ids(kept.name)[0] in (4, 5), "what it has still to read stays"
@@ -96,7 +115,9 @@ def test_a_new_checkpoint_begins_below_what_its_subscription_has_acknowledged_an
     assert bus.ids(kept.name) == [6]
 
 
-def test_a_query_without_a_subscription_begins_anew_below_its_own_acks(bus: Bus, engine: MakeEngine, kept: QueueKeys) -> None:
+def test_a_query_without_a_subscription_begins_anew_below_its_own_acks(
+    bus: Bus, engine: MakeEngine, kept: QueueKeys
+) -> None:
     first = made(engine, bus, kept)
     assert done(first) == [1, 2, 3, 4, 5, 6]
     first.kill()
@@ -118,13 +139,20 @@ def test_an_older_checkpoint_reads_again_what_is_kept_and_says_so(
     query.planned, query.committed = old, 1
     query.restart()
     assert ids(query.drain()) == [3, 4, 5, 6]
-    assert any("acknowledged up to id 6 is kept, and is read again from id 3 on" in text for text in caplog.messages)
+    assert any(
+        "acknowledged up to id 6 is kept, and is read again from id 3 on" in text
+        for text in caplog.messages
+    )
 
 
 @pytest.mark.needs("start")
 @pytest.mark.parametrize("name", ["", "s"])
-def test_an_older_checkpoint_below_what_is_kept_is_told(bus: Bus, engine: MakeEngine, kept: QueueKeys, name: str) -> None:
-    query = made(engine, bus, kept, maxMessagesPerTrigger="2", **({"subscription": name} if name else {}))
+def test_an_older_checkpoint_below_what_is_kept_is_told(
+    bus: Bus, engine: MakeEngine, kept: QueueKeys, name: str
+) -> None:
+    query = made(
+        engine, bus, kept, maxMessagesPerTrigger="2", **({"subscription": name} if name else {})
+    )
     query.step()
     old = list(query.planned)
     query.drain()
@@ -140,7 +168,9 @@ def test_an_older_checkpoint_below_what_is_kept_is_told(bus: Bus, engine: MakeEn
 
 
 @pytest.mark.needs("start")
-def test_what_a_consumer_in_node_takes_is_told(bus: Bus, engine: MakeEngine, kept: QueueKeys, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_consumer_in_node_takes_is_told(
+    bus: Bus, engine: MakeEngine, kept: QueueKeys, caplog: pytest.LogCaptureFixture
+) -> None:
     query = made(engine, bus, kept, maxMessagesPerTrigger="2")
     query.step()
     bus("RPUSH", kept.toack, *bus("LPOP", kept.messages, 8))
@@ -154,7 +184,9 @@ def test_what_a_consumer_in_node_takes_is_told(bus: Bus, engine: MakeEngine, kep
 
 
 @pytest.mark.needs("start")
-def test_only_what_nobody_has_read_is_a_backlog(bus: Bus, engine: MakeEngine, kept: QueueKeys) -> None:
+def test_only_what_nobody_has_read_is_a_backlog(
+    bus: Bus, engine: MakeEngine, kept: QueueKeys
+) -> None:
     first = made(engine, bus, kept)
     done(first)
     first.kill()
@@ -164,24 +196,32 @@ def test_only_what_nobody_has_read_is_a_backlog(bus: Bus, engine: MakeEngine, ke
     assert ids(made(engine, bus, kept, startingOffsets=f'{{"{kept.name}": 6}}').drain()) == [7, 8]
 
 
-def test_a_group_that_is_moved_back_is_read_by_its_query_from_there(bus: Bus, engine: MakeEngine, kept: QueueKeys) -> None:
+def test_a_group_that_is_moved_back_is_read_by_its_query_from_there(
+    bus: Bus, engine: MakeEngine, kept: QueueKeys
+) -> None:
     first = made(engine, bus, kept, subscription="s")
     done(first)
     first.kill()
     assert bus.link.run(seek(kept, "s", 2)) == 2
     assert bus.link.run(set_retention(kept, ONE)) is not None
     assert bus.ids(kept.name) == [3, 4, 5, 6]
-    assert done(made(engine, bus, kept, subscription="s", startingOffsets=f'{{"{kept.name}": 2}}')) == [3, 4, 5, 6]
+    assert done(
+        made(engine, bus, kept, subscription="s", startingOffsets=f'{{"{kept.name}": 2}}')
+    ) == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_sink_has_room_where_all_is_acknowledged(sink_engine: Callable[..., SinkEngine], bus: Bus, queue: str, delivery: str) -> None:
+def test_a_sink_has_room_where_all_is_acknowledged(
+    sink_engine: Callable[..., SinkEngine], bus: Bus, queue: str, delivery: str
+) -> None:
     keys = QueueKeys(queue)
     bus.attach(queue, maxsize=4)
     bus.link.run(set_retention(keys, WEEK))
     for batch in range(3):
         once = {"sinkId": queue, "batchId": str(batch)} if delivery == "exactly-once" else {}
-        write = sink_engine({"redis.url": bus.url, "queue": queue, "delivery": delivery, "onFull": "fail", **once})
+        write = sink_engine(
+            {"redis.url": bus.url, "queue": queue, "delivery": delivery, "onFull": "fail", **once}
+        )
         write.stage([b"a", b"b", b"c", b"d"])
         write.commit()
         born = bus("HGET", keys.metadata, "born").decode()
@@ -204,7 +244,10 @@ class Layout:
         self.store._run(queue, core.push_many(self.store.keys(queue), [b"%d" % id for id in ids]))
 
     def stored(self, queue: str) -> list[int]:
-        return [int(message.value) for message in self.store._run(queue, read_at(self.store.keys(queue), 0, 1000))]
+        return [
+            int(message.value)
+            for message in self.store._run(queue, read_at(self.store.keys(queue), 0, 1000))
+        ]
 
     def later(self, queue: str) -> None:
         keys = self.store.keys(queue)
@@ -222,7 +265,8 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Layout]:
     made.store.close()
 
 
-# Each layout has one engine: how an engine reads and writes is not different on another, and each reads from all of them elsewhere.
+# Each layout has one engine: how an engine reads and writes is not different on another, and each
+# reads from all of them elsewhere.
 @pytest.mark.parametrize(
     ("servers", "engine"),
     [
@@ -234,7 +278,12 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Layout]:
     indirect=["servers"],
 )
 def test_a_pipeline_is_run_again_into_another_queue_while_it_goes_on(
-    servers: Layout, fresh: Fresh, spark: SparkSession, engine: str, tmp_path: Path, request: pytest.FixtureRequest
+    servers: Layout,
+    fresh: Fresh,
+    spark: SparkSession,
+    engine: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     if engine == "java":
         request.getfixturevalue("shim_jar")
@@ -249,9 +298,19 @@ def test_a_pipeline_is_run_again_into_another_queue_while_it_goes_on(
 
     def pipeline(name: str, **options: str) -> StreamingQuery:
         given = {**servers.where, "engine": engine}
-        read = spark.readStream.format("busmq").options(**given, subscribe=",".join(inputs), subscription=name, maxMessagesPerTrigger="60", **options)
+        read = spark.readStream.format("busmq").options(
+            **given,
+            subscribe=",".join(inputs),
+            subscription=name,
+            maxMessagesPerTrigger="60",
+            **options,
+        )
         rows = read.load().selectExpr(f"replace(queue, '-in-', '-{name}-') queue", "value")
-        write = rows.writeStream.format("busmq").options(**given, delivery="exactly-once").option("checkpointLocation", str(tmp_path / name))
+        write = (
+            rows.writeStream.format("busmq")
+            .options(**given, delivery="exactly-once")
+            .option("checkpointLocation", str(tmp_path / name))
+        )
         return write.start()
 
     def wait_for_ids(query: StreamingQuery, name: str, first: int, last: int) -> None:

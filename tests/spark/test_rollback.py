@@ -1,4 +1,6 @@
-"""A Redis that loses its tail between the planning of a batch and its reading: no row of another history, and the right cause."""
+"""A Redis that loses its tail between the planning of a batch and its reading: no row of another
+history, and the right cause.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,15 @@ def planned(bus: Bus, engine: MakeEngine, queue: str) -> Callable[..., Engine]:
 
     def make(strict: str, size: str) -> Engine:
         bus.fill(queue, 4)
-        query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": strict, "maxMessagesPerPartition": size, "idlePollMs": "1"})
+        query = engine(
+            {
+                "redis.url": bus.url,
+                "subscribe": queue,
+                "failOnDataLoss": strict,
+                "maxMessagesPerPartition": size,
+                "idlePollMs": "1",
+            }
+        )
         assert len(query.step() or []) == 4
         bus.fill(queue, 6, first=5)
         query.step("planned")
@@ -43,9 +53,16 @@ def planned(bus: Bus, engine: MakeEngine, queue: str) -> Callable[..., Engine]:
 
 
 @pytest.mark.parametrize("size", ["100", "2"])
-@pytest.mark.parametrize(("pushed", "error"), [(0, RedisRolledBack), (2, RedisRolledBack), (9, IdsReissued)])
+@pytest.mark.parametrize(
+    ("pushed", "error"), [(0, RedisRolledBack), (2, RedisRolledBack), (9, IdsReissued)]
+)
 def test_a_task_reads_no_message_that_was_given_a_planned_id_later(
-    bus: Bus, planned: Callable[..., Engine], queue: str, pushed: int, error: type[DataLoss], size: str
+    bus: Bus,
+    planned: Callable[..., Engine],
+    queue: str,
+    pushed: int,
+    error: type[DataLoss],
+    size: str,
 ) -> None:
     query = planned("true", size)
     roll_back(bus, queue, 6, pushed)
@@ -55,7 +72,7 @@ def test_a_task_reads_no_message_that_was_given_a_planned_id_later(
 
 @pytest.mark.parametrize("size", ["100", "2"])
 @pytest.mark.parametrize("pushed", [0, 2, 9])
-def test_with_fail_on_data_loss_false_the_batch_is_left_out_and_the_next_begins_with_the_oldest_message(
+def test_with_fail_on_data_loss_false_the_batch_is_left_out_and_the_oldest_comes_next(
     bus: Bus, planned: Callable[..., Engine], queue: str, pushed: int, size: str
 ) -> None:
     query = planned("false", size)
@@ -73,7 +90,9 @@ def test_with_fail_on_data_loss_false_the_batch_is_left_out_and_the_next_begins_
     assert [id for _, id, _ in rows] == sorted({id for _, id, _ in rows})
 
 
-def test_a_rollback_while_a_task_reads_fails_it_behind_its_last_row(bus: Bus, engine: MakeEngine, queue: str) -> None:
+def test_a_rollback_while_a_task_reads_fails_it_behind_its_last_row(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
     bus.attach(queue)
     query = engine({"redis.url": bus.url, "subscribe": queue})
     query.step()
@@ -102,7 +121,9 @@ def test_with_fail_on_data_loss_false_no_row_that_was_read_after_a_rollback_is_i
     bus, queues = bus_of(proxy.url), [f"{queue}{i:02}" for i in range(many)]
     for each in queues:
         bus.fill(each, 4)
-    query = engine({"redis.url": proxy.url, "subscribe": ",".join(queues), "failOnDataLoss": "false"})
+    query = engine(
+        {"redis.url": proxy.url, "subscribe": ",".join(queues), "failOnDataLoss": "false"}
+    )
     assert len(query.step() or []) == 4 * many
     for each in queues:
         bus.fill(each, 6, first=5)
@@ -115,5 +136,7 @@ def test_with_fail_on_data_loss_false_no_row_that_was_read_after_a_rollback_is_i
         roll_back(bus, queues[0], 6, 9)
         held.release()
         rows = reading.result(PATIENCE_S) or []
-    assert {each: [id for name, id, _ in rows if name == each] for each in queues[1:]} == {each: [*range(5, 11)] for each in queues[1:]}
+    assert {each: [id for name, id, _ in rows if name == each] for each in queues[1:]} == {
+        each: [*range(5, 11)] for each in queues[1:]
+    }
     assert not [row for row in rows if row[0] == queues[0] and row[2].startswith(b"other")]

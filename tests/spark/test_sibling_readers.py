@@ -1,4 +1,6 @@
-"""Several readers of one query on one queue, as in a self-join: each reads everything, and what one has still to read stays."""
+"""Several readers of one query on one queue, as in a self-join: each reads everything, and what one
+has still to read stays.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,14 @@ class Pair:
         self.ids: list[list[int]] = [[] for _ in sides]
 
     def step(self, *, crash: bool = False, between: Callable[[], object] = lambda: None) -> bool:
-        """One batch; whether there was one. ``crash``: it is planned only. ``between``: called when the first reader has planned it."""
-        starts = self.log[-1] if self.log else [through_json(side.reader.initialOffset()) for side in self.sides]
+        """One batch; whether there was one. ``crash``: it is planned only. ``between``: called when
+        the first reader has planned it.
+        """
+        starts = (
+            self.log[-1]
+            if self.log
+            else [through_json(side.reader.initialOffset()) for side in self.sides]
+        )
         if self.done == len(self.log):
             limits = [side.reader.getDefaultReadLimit() for side in self.sides]
             pairs = zip(self.sides, starts, limits, strict=True)
@@ -50,10 +58,17 @@ class Pair:
                 for side, start in zip(self.sides, starts, strict=True):
                     side.reader.commit(start)
         else:
-            starts = self.log[-2] if len(self.log) > 1 else [through_json(side.reader.initialOffset()) for side in self.sides]
+            starts = (
+                self.log[-2]
+                if len(self.log) > 1
+                else [through_json(side.reader.initialOffset()) for side in self.sides]
+            )
         if crash:
             return True
-        parts = [side.reader.partitions(start, end) for side, start, end in zip(self.sides, starts, self.log[-1], strict=True)]
+        parts = [
+            side.reader.partitions(start, end)
+            for side, start, end in zip(self.sides, starts, self.log[-1], strict=True)
+        ]
         for side, found, part in zip(self.sides, self.ids, parts, strict=True):
             found += [id for rows in side._read(part) for _, id, _ in rows]
         self.done = len(self.log)
@@ -80,12 +95,16 @@ def pair(bus: Bus, engine: MakeEngine, fresh: Fresh, monkeypatch: pytest.MonkeyP
     def make(*options: dict[str, str]) -> Pair:
         folder = f"/{fresh('checkpoint')}/sources"
         common = {"redis.url": bus.url, "idlePollMs": "1"}
-        return Pair([engine({**common, **own}, folder=f"{folder}/{at}") for at, own in enumerate(options)])
+        return Pair(
+            [engine({**common, **own}, folder=f"{folder}/{at}") for at, own in enumerate(options)]
+        )
 
     return make
 
 
-def test_two_readers_of_one_query_both_read_everything_and_a_message_leaves_when_both_have_done_it(bus: Bus, pair: MakePair, queue: str) -> None:
+def test_two_readers_of_one_query_both_read_everything_and_a_message_leaves_when_both_have_done_it(
+    bus: Bus, pair: MakePair, queue: str
+) -> None:
     bus.fill(queue, 6)
     query = pair({"subscribe": queue}, {"subscribe": queue, "maxMessagesPerTrigger": "2"})
     query.step()
@@ -102,7 +121,9 @@ def test_two_readers_of_one_query_both_read_everything_and_a_message_leaves_when
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_after_a_crash_between_two_batches_both_readers_go_on_where_they_were(bus: Bus, pair: MakePair, queue: str, planned: bool) -> None:
+def test_after_a_crash_between_two_batches_both_readers_go_on_where_they_were(
+    bus: Bus, pair: MakePair, queue: str, planned: bool
+) -> None:
     bus.fill(queue, 6)
     query = pair({"subscribe": queue}, {"subscribe": queue, "maxMessagesPerTrigger": "2"})
     query.step()
@@ -135,7 +156,9 @@ def test_both_readers_go_on_where_the_file_that_they_share_was_cleared_away(
     assert bus.ids(queue) == []
 
 
-def test_with_one_subscription_both_readers_share_its_position(bus: Bus, pair: MakePair, queue: str) -> None:
+def test_with_one_subscription_both_readers_share_its_position(
+    bus: Bus, pair: MakePair, queue: str
+) -> None:
     bus.fill(queue, 4)
     own = {"subscribe": queue, "subscription": "s"}
     query = pair({**own, "maxMessagesPerTrigger": "1"}, own)
@@ -148,18 +171,29 @@ def test_with_one_subscription_both_readers_share_its_position(bus: Bus, pair: M
     assert bus.ids(queue) == []
 
 
-def test_a_new_queue_of_a_pattern_is_kept_until_both_readers_have_found_it(bus: Bus, pair: MakePair, fresh: Fresh) -> None:
+def test_a_new_queue_of_a_pattern_is_kept_until_both_readers_have_found_it(
+    bus: Bus, pair: MakePair, fresh: Fresh
+) -> None:
     base = fresh("p")
-    query = pair({"subscribePattern": f"{base}-."}, {"subscribe": f"{base}-0", "maxMessagesPerTrigger": "1"}, {"subscribePattern": f"{base}-1"})
+    query = pair(
+        {"subscribePattern": f"{base}-."},
+        {"subscribe": f"{base}-0", "maxMessagesPerTrigger": "1"},
+        {"subscribePattern": f"{base}-1"},
+    )
     query.drain()
     bus.fill(f"{base}-1", 3)
-    wait_until(lambda: query.step() is not None and min(len(query.ids[0]), len(query.ids[2])) == 3, PATIENCE_S)
+    wait_until(
+        lambda: query.step() is not None and min(len(query.ids[0]), len(query.ids[2])) == 3,
+        PATIENCE_S,
+    )
     query.drain()
     assert query.ids == [[1, 2, 3], [], [1, 2, 3]]
     assert bus.ids(f"{base}-1") == []
 
 
-def test_another_query_is_refused_once_the_readers_of_the_first_have_planned(bus: Bus, pair: MakePair, queue: str) -> None:
+def test_another_query_is_refused_once_the_readers_of_the_first_have_planned(
+    bus: Bus, pair: MakePair, queue: str
+) -> None:
     bus.fill(queue, 2)
     first = pair({"subscribe": queue}, {"subscribe": queue})
     first.step()
@@ -170,9 +204,14 @@ def test_another_query_is_refused_once_the_readers_of_the_first_have_planned(bus
     assert bus.ids(queue) == []
 
 
-def test_the_readers_of_a_query_find_each_other_while_another_query_of_the_driver_begins(bus: Bus, pair: MakePair, fresh: Fresh) -> None:
+def test_the_readers_of_a_query_find_each_other_while_another_query_of_the_driver_begins(
+    bus: Bus, pair: MakePair, fresh: Fresh
+) -> None:
     names = [fresh("q"), fresh("q")]
-    slow, quick = (pair({"subscribe": name}, {"subscribe": name, "maxMessagesPerTrigger": "2"}) for name in names)
+    slow, quick = (
+        pair({"subscribe": name}, {"subscribe": name, "maxMessagesPerTrigger": "2"})
+        for name in names
+    )
     for name in names:
         bus.fill(name, 6)
     slow.step(between=quick.drain)
@@ -183,7 +222,12 @@ def test_the_readers_of_a_query_find_each_other_while_another_query_of_the_drive
 
 @pytest.mark.parametrize("chosen", ["busmq", "busmq-realtime"])
 def test_spark_joins_a_stream_with_itself_and_goes_on_after_a_restart(
-    spark: SparkSession, bus: Bus, queue: str, tmp_path: Path, request: pytest.FixtureRequest, chosen: str
+    spark: SparkSession,
+    bus: Bus,
+    queue: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    chosen: str,
 ) -> None:
     if chosen == "busmq-realtime":
         request.getfixturevalue("shim_jar")
@@ -193,15 +237,24 @@ def test_spark_joins_a_stream_with_itself_and_goes_on_after_a_restart(
     found = Query()
     for last in (20, 30):
         bus.fill(queue, 20 if last == 20 else 10, first=1 if last == 20 else 21)
-        found.query = joined.writeStream.foreachBatch(found.take).option("checkpointLocation", str(tmp_path / "c")).start()
-        found.wait_for(lambda last=last: {row["id"] for row in found.rows} == set(range(1, last + 1)), f"{last} rows")  # type: ignore[misc]
+        found.query = (
+            joined.writeStream.foreachBatch(found.take)
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .start()
+        )
+        found.wait_for(
+            lambda last=last: {row["id"] for row in found.rows} == set(range(1, last + 1)),
+            f"{last} rows",
+        )  # type: ignore[misc]
         found.wait_for(lambda: bus.ids(queue) == [], "acks")
         found.query.stop()
     assert len(found.rows) == 30
 
 
 @pytest.mark.only("python", reason="Java knows the readers of a query from the start")
-def test_a_queue_that_another_reader_created_is_found_before_a_reader_is_asked_again(pair: MakePair, fresh: Fresh) -> None:
+def test_a_queue_that_another_reader_created_is_found_before_a_reader_is_asked_again(
+    pair: MakePair, fresh: Fresh
+) -> None:
     base = fresh("p")
     query = pair({"subscribePattern": f"{base}-."}, {"subscribe": f"{base}-0"})
     query.step(crash=True)

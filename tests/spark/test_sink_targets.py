@@ -1,4 +1,6 @@
-"""A sink is its id and its targets: a batch on record for some queues never stands for rows of others. Both engines."""
+"""A sink is its id and its targets: a batch on record for some queues never stands for rows of
+others. Both engines.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from tests.spark.test_changed_batch import JAVA, PYTHON, number, staged
 from tests.support import PATIENCE_S
 
 pytestmark = [pytest.mark.usefixtures("shim_jar")]
-REFUSED = r"\[BUSMQ_SINK_TARGETS\] sink \S+: batch 1 is recorded for '\S+', and this write sends it to '\S+'"
+REFUSED = (
+    r"\[BUSMQ_SINK_TARGETS\] sink \S+: batch 1 is recorded for '\S+', and this write sends it to"
+    r" '\S+'"
+)
 
 
 @pytest.fixture(params=[PYTHON, JAVA])
@@ -32,8 +37,17 @@ class Copied:
     def __init__(self, bus: Bus, lines: Lines, via: str, name: str) -> None:
         self._bus, self._lines, self._via, self._name = bus, lines, via, name
 
-    def run(self, pipeline: str, *columns: str, to: str = "queue", checkpoint: str | None = None, **options: str) -> None:
-        """Drain to the queue or topic of the pipeline, or with column ``queue`` where the rows say."""
+    def run(
+        self,
+        pipeline: str,
+        *columns: str,
+        to: str = "queue",
+        checkpoint: str | None = None,
+        **options: str,
+    ) -> None:
+        """Drain to the queue or topic of the pipeline, or with column ``queue`` where the rows
+        say.
+        """
         target = {} if to == "column" else {to: self.name(pipeline)}
         if to == "column":
             columns = ("value", f"'{self.name(pipeline)}' AS queue", *columns)
@@ -60,7 +74,9 @@ def copied(bus: Bus, lines: Lines, via: str, queue: str) -> Copied:
 
 
 @pytest.mark.parametrize("to", ["queue", "topic", "column"])
-def test_a_copied_checkpoint_that_writes_elsewhere_is_refused_until_it_has_a_sink_of_its_own(bus: Bus, lines: Lines, copied: Copied, to: str) -> None:
+def test_a_copied_checkpoint_that_writes_elsewhere_is_refused_until_it_has_a_sink_of_its_own(
+    bus: Bus, lines: Lines, copied: Copied, to: str
+) -> None:
     lines.add(0)
     copied.run("first", to=to)
     copied.copy()
@@ -77,7 +93,9 @@ def test_a_copied_checkpoint_that_writes_elsewhere_is_refused_until_it_has_a_sin
     assert (copied.stored("first"), copied.stored("second")) == ([0, 1, 2, 3], [1, 2, 3])
 
 
-def test_the_first_pipeline_learns_it_when_the_copy_was_faster(lines: Lines, copied: Copied) -> None:
+def test_the_first_pipeline_learns_it_when_the_copy_was_faster(
+    lines: Lines, copied: Copied
+) -> None:
     lines.add(0)
     copied.run("first")
     copied.copy()
@@ -90,7 +108,9 @@ def test_the_first_pipeline_learns_it_when_the_copy_was_faster(lines: Lines, cop
 
 
 @pytest.mark.parametrize("offsets", ["known", "other"])
-def test_another_queue_on_the_same_checkpoint_waits_until_the_recorded_batch_is_done(lines: Lines, copied: Copied, offsets: str) -> None:
+def test_another_queue_on_the_same_checkpoint_waits_until_the_recorded_batch_is_done(
+    lines: Lines, copied: Copied, offsets: str
+) -> None:
     for row in (0, 1):
         lines.add(row)
         copied.run("first")
@@ -108,7 +128,9 @@ def test_another_queue_on_the_same_checkpoint_waits_until_the_recorded_batch_is_
         assert (copied.stored("first"), copied.stored("second")) == ([0, 1], [2])
 
 
-def test_a_query_whose_rows_choose_other_queues_when_they_come_again_goes_on(lines: Lines, copied: Copied) -> None:
+def test_a_query_whose_rows_choose_other_queues_when_they_come_again_goes_on(
+    lines: Lines, copied: Copied
+) -> None:
     lines.add(0)
     copied.run("first", to="column")
     lines.forget_commit()
@@ -140,7 +162,9 @@ def test_a_topic_that_grew_is_the_same_target(lines: Lines, copied: Copied, bus:
     assert copied.stored("first") == list(range(21))
 
 
-def test_a_record_without_a_checkpoint_is_one_of_an_older_version(lines: Lines, copied: Copied, bus: Bus) -> None:
+def test_a_record_without_a_checkpoint_is_one_of_an_older_version(
+    lines: Lines, copied: Copied, bus: Bus
+) -> None:
     lines.add(0)
     copied.run("first", to="column")
     record = sink_record(lines.query_id)
@@ -168,10 +192,16 @@ class Twice:
                 if not named:
                     rows = rows.selectExpr("value", f"'{target['column']}' AS queue")
                 given = {"redis.url": self._bus.url, "sinkId": self._name, "batchId": str(batch)}
-                rows.write.format(self._via).mode("append").options(**{**given, **named, **options}).save()
+                rows.write.format(self._via).mode("append").options(
+                    **{**given, **named, **options}
+                ).save()
 
         writer = self._lines.frame().writeStream.foreachBatch(write)
-        query = writer.option("checkpointLocation", str(self._lines.checkpoint)).trigger(availableNow=True).start()
+        query = (
+            writer.option("checkpointLocation", str(self._lines.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
         assert query.awaitTermination(int(PATIENCE_S))
 
 
@@ -189,18 +219,33 @@ def test_two_writes_of_a_batch_with_one_sink_are_told_so_and_no_row_vanishes(
     parts = (("value < 3", "s"), ("value >= 3", "l"))
     small, large = ((where, {kind: f"{queue}-{name}", **more}) for where, name in parts)
     lines.add(*range(6))
-    with pytest.raises(StreamingQueryException, match=r"BUSMQ_SINK_TARGETS\].*two writes have one sinkId: give this write a sinkId of its own"):
+    with pytest.raises(
+        StreamingQueryException,
+        match=(
+            r"BUSMQ_SINK_TARGETS\].*two writes have one sinkId: give this write a sinkId of its own"
+        ),
+    ):
         twice.drain(small, large, onChangedBatch=changed)
     if kind != "column":
         twice.drain(small, (large[0], {**large[1], "sinkId": f"{queue}-own"}))
         queues = {name: [f"{queue}-{name}{part}" for part in ("", "/0", "/1")] for name in "sl"}
-        found = {name: sorted(number([v for each in own for v in bus.stored(each)])) for name, own in queues.items()}
+        found = {
+            name: sorted(number([v for each in own for v in bus.stored(each)]))
+            for name, own in queues.items()
+        }
         assert found == {"s": [0, 1, 2], "l": [3, 4, 5]}
 
 
-def test_two_writes_to_one_queue_are_told_how_both_are_appended(lines: Lines, twice: Twice, queue: str) -> None:
+def test_two_writes_to_one_queue_are_told_how_both_are_appended(
+    lines: Lines, twice: Twice, queue: str
+) -> None:
     lines.add(*range(6))
-    with pytest.raises(StreamingQueryException, match=r"BUSMQ_BATCH_CHANGED\].*If two writes of one batch have this sinkId, give each its own"):
+    with pytest.raises(
+        StreamingQueryException,
+        match=(
+            r"BUSMQ_BATCH_CHANGED\].*If two writes of one batch have this sinkId, give each its own"
+        ),
+    ):
         twice.drain(("value < 3", {"queue": queue}), ("value >= 3", {"queue": queue}))
 
 
@@ -223,7 +268,9 @@ def write_random(lines: Lines, via: str, options: dict[str, Any], name: str = ""
     assert query.awaitTermination(int(PATIENCE_S))
 
 
-def test_a_checkpoint_of_the_session_is_found_by_the_name_of_the_query(bus: Bus, lines: Lines, queue: str, via: str, setting: Path) -> None:
+def test_a_checkpoint_of_the_session_is_found_by_the_name_of_the_query(
+    bus: Bus, lines: Lines, queue: str, via: str, setting: Path
+) -> None:
     options = {"redis.url": bus.url, "queue": queue}
     lines.add(0, 1)
     write_random(lines, via, options, queue)
@@ -234,7 +281,9 @@ def test_a_checkpoint_of_the_session_is_found_by_the_name_of_the_query(bus: Bus,
     assert len(first) == 2
 
 
-def test_a_checkpoint_of_the_session_without_a_name_is_found_by_its_id(bus: Bus, lines: Lines, queue: str, via: str, setting: Path) -> None:
+def test_a_checkpoint_of_the_session_without_a_name_is_found_by_its_id(
+    bus: Bus, lines: Lines, queue: str, via: str, setting: Path
+) -> None:
     options = {"redis.url": bus.url, "queue": queue}
     lines.add(0, 1)
     write_random(lines, via, options)

@@ -20,7 +20,9 @@ class Nothing:
         pass
 
 
-def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 0.0
     monkeypatch.setattr(store_caller, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)

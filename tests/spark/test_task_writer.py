@@ -31,7 +31,11 @@ def batch(*values: bytes) -> Any:
 
 
 def writer(bus: Bus, queue: str | None, **options: Any) -> TaskWriter:
-    return TaskWriter(WriteOptions(url=bus.url, queue=queue, **options), SinkColumns("value", None if queue else "queue", queue), new_token())
+    return TaskWriter(
+        WriteOptions(url=bus.url, queue=queue, **options),
+        SinkColumns("value", None if queue else "queue", queue),
+        new_token(),
+    )
 
 
 @pytest.fixture
@@ -45,7 +49,9 @@ def staged(bus: Bus, queue: str) -> list[str]:
     return [key.decode() for key in bus("KEYS", QueueKeys(queue).stage("*"))]
 
 
-def test_an_exactly_once_task_stores_nothing_a_reader_can_see(bus: Bus, queue: str, sink: Callable[..., SinkEngine]) -> None:
+def test_an_exactly_once_task_stores_nothing_a_reader_can_see(
+    bus: Bus, queue: str, sink: Callable[..., SinkEngine]
+) -> None:
     life = Life(bus, STAGE_TTL_S)
     sink().stage([b"1", b"2", b"3"])
     assert bus.stored(queue) == []
@@ -54,7 +60,9 @@ def test_an_exactly_once_task_stores_nothing_a_reader_can_see(bus: Bus, queue: s
     assert life.given_to(key)
 
 
-def test_every_attempt_stages_under_a_name_of_its_own(bus: Bus, queue: str, sink: Callable[..., SinkEngine]) -> None:
+def test_every_attempt_stages_under_a_name_of_its_own(
+    bus: Bus, queue: str, sink: Callable[..., SinkEngine]
+) -> None:
     write = sink()
     for _ in range(3):
         write.stage([b"1"])
@@ -66,13 +74,17 @@ def test_a_task_without_rows_touches_nothing(bus: Bus, queue: str) -> None:
     assert bus("EXISTS", QueueKeys(queue).metadata) == 0
 
 
-def test_an_at_least_once_task_appends_at_once(bus: Bus, queue: str, sink: Callable[..., SinkEngine]) -> None:
+def test_an_at_least_once_task_appends_at_once(
+    bus: Bus, queue: str, sink: Callable[..., SinkEngine]
+) -> None:
     sink(delivery="at-least-once").stage([b"1", b"2", b"3"])
     assert bus.stored(queue) == [b"1", b"2", b"3"]
     assert staged(bus, queue) == []
 
 
-def test_an_at_least_once_task_that_meets_a_full_queue_says_how_many_rows_are_left(bus: Bus, queue: str, sink: Callable[..., SinkEngine]) -> None:
+def test_an_at_least_once_task_that_meets_a_full_queue_says_how_many_rows_are_left(
+    bus: Bus, queue: str, sink: Callable[..., SinkEngine]
+) -> None:
     bus.attach(queue, maxsize=2)
     with pytest.raises(QueueFull, match="holds its maxsize of 2 messages; 1 rows are not stored"):
         sink(delivery="at-least-once", onFull="fail").stage([b"1", b"2", b"3"])
@@ -80,15 +92,21 @@ def test_an_at_least_once_task_that_meets_a_full_queue_says_how_many_rows_are_le
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_message_larger_than_redis_takes_is_refused_before_it_is_sent(bus: Bus, queue: str, monkeypatch: pytest.MonkeyPatch, delivery: str) -> None:
+def test_a_message_larger_than_redis_takes_is_refused_before_it_is_sent(
+    bus: Bus, queue: str, monkeypatch: pytest.MonkeyPatch, delivery: str
+) -> None:
     monkeypatch.setattr(message, "MAX_VALUE_BYTES", 1_000_000)  # 512 MB would do the same, slowly
-    with pytest.raises(MessageRefused, match="a message of 1000001 bytes is over Redis' limit of 1000000"):
+    with pytest.raises(
+        MessageRefused, match="a message of 1000001 bytes is over Redis' limit of 1000000"
+    ):
         writer(bus, queue, delivery=delivery).write(iter([batch(b"x" * 1_000_001)]))
     assert bus.stored(queue) == []
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_large_and_small_messages_keep_their_order(bus: Bus, queue: str, sink: Callable[..., SinkEngine], delivery: str) -> None:
+def test_large_and_small_messages_keep_their_order(
+    bus: Bus, queue: str, sink: Callable[..., SinkEngine], delivery: str
+) -> None:
     values = [b"%d" % i if i % 7 else b"x" * 300_000 for i in range(40)]
     write = sink(delivery=delivery)
     write.stage(values)
@@ -97,14 +115,19 @@ def test_large_and_small_messages_keep_their_order(bus: Bus, queue: str, sink: C
 
 
 def test_a_task_that_meets_a_bad_row_takes_back_what_it_staged(bus: Bus, queue: str) -> None:
-    rows = [batch(*[b"x" * 100] * 5000), pa.RecordBatch.from_arrays([pa.array([b"1", None], pa.binary())], ["value"])]
+    rows = [
+        batch(*[b"x" * 100] * 5000),
+        pa.RecordBatch.from_arrays([pa.array([b"1", None], pa.binary())], ["value"]),
+    ]
     with pytest.raises(MessageRefused, match="column 'value' is NULL in 1 of 2 rows"):
         writer(bus, queue).write(iter(rows))
     assert bus("KEYS", QueueKeys(queue).stage("*")) == []
     assert len(writer(bus, queue).write(iter(rows[:1])).staged) == 1  # the connection is still good
 
 
-def test_a_task_that_fills_redis_takes_back_what_it_staged(bus_of: MakeBus, sink_engine: MakeSink) -> None:
+def test_a_task_that_fills_redis_takes_back_what_it_staged(
+    bus_of: MakeBus, sink_engine: MakeSink
+) -> None:
     with EmbeddedRedis() as server:
         full = bus_of(server)
         full.attach("q")
@@ -124,8 +147,12 @@ def test_the_queues_of_a_batch_are_attached_in_one_round_trip(bus_of: MakeBus) -
         names: list[str] = []
         proxy.seen.append(lambda command: names.append(command.name))
         gate = proxy.hold(lambda command: command.name == "attach", reply=True)
-        rows = pa.RecordBatch.from_pydict({"queue": [f"q{i % 50}" for i in range(100)], "value": [b"x"] * 100})
-        task = TaskWriter(WriteOptions(url=proxy.url), SinkColumns("value", "queue", None), new_token())
+        rows = pa.RecordBatch.from_pydict(
+            {"queue": [f"q{i % 50}" for i in range(100)], "value": [b"x"] * 100}
+        )
+        task = TaskWriter(
+            WriteOptions(url=proxy.url), SinkColumns("value", "queue", None), new_token()
+        )
         with ThreadPoolExecutor() as pool:
             done = pool.submit(task.write, iter([rows]))
             held = gate.wait()  # the first answer is on its way back
@@ -135,7 +162,9 @@ def test_the_queues_of_a_batch_are_attached_in_one_round_trip(bus_of: MakeBus) -
             assert len(done.result(PATIENCE_S).staged) == 50
 
 
-def test_the_queues_of_a_batch_are_committed_in_one_round_trip(bus_of: MakeBus, sink_engine: MakeSink) -> None:
+def test_the_queues_of_a_batch_are_committed_in_one_round_trip(
+    bus_of: MakeBus, sink_engine: MakeSink
+) -> None:
     with EmbeddedRedis() as server, Proxy(server.port) as proxy:
         names: list[str] = []
         proxy.seen.append(lambda command: names.append(command.name))

@@ -1,4 +1,6 @@
-"""The column ``timestamp``: what the clock of a queue says of each message, in both engines; streams, batch reads, and real time."""
+"""The column ``timestamp``: what the clock of a queue says of each message, in both engines;
+streams, batch reads, and real time.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType, LongType, StringType, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
@@ -52,30 +61,48 @@ def expected(bus: Bus, keys: QueueKeys, ids: range) -> Seconds:
 
 
 @pytest.fixture
-def snapshot(spark: SparkSession, java_spark: SparkSession | None, bus: Bus) -> Callable[..., Seconds]:
+def snapshot(
+    spark: SparkSession, java_spark: SparkSession | None, bus: Bus
+) -> Callable[..., Seconds]:
     """Id and second of each row of a batch read, by the source in the language of the test."""
 
     def load(queue: str, schema: str = "", **options: Any) -> Seconds:
         reader = spark.read.format("busmq").options(
-            **{"redis.url": bus.url, "subscribe": queue, "engine": "java" if java_spark else "python", **options}
+            **{
+                "redis.url": bus.url,
+                "subscribe": queue,
+                "engine": "java" if java_spark else "python",
+                **options,
+            }
         )
         frame = (reader.schema(schema) if schema else reader).load()
-        return {row["id"]: row["s"] for row in frame.selectExpr("id", "cast(timestamp AS long) AS s").collect()}
+        return {
+            row["id"]: row["s"]
+            for row in frame.selectExpr("id", "cast(timestamp AS long) AS s").collect()
+        }
 
     return load
 
 
-def test_a_batch_read_has_the_second_of_each_message(snapshot: Callable[..., Seconds], bus: Bus, hours: QueueKeys) -> None:
+def test_a_batch_read_has_the_second_of_each_message(
+    snapshot: Callable[..., Seconds], bus: Bus, hours: QueueKeys
+) -> None:
     wanted = expected(bus, hours, range(1, 10))
     assert len({*wanted.values()}) == 3
     assert None not in wanted.values()
     assert snapshot(hours.name, includeTimestamp="true") == wanted
-    assert snapshot(hours.name, "timestamp timestamp, id long") == wanted, "a schema may ask for it, in any place"
+    assert snapshot(hours.name, "timestamp timestamp, id long") == wanted, (
+        "a schema may ask for it, in any place"
+    )
     assert snapshot(hours.name, includeTimestamp="true", maxMessagesPerPartition=2) == wanted
-    assert snapshot(hours.name, includeTimestamp="true", startingOffsets="-90m") == {id: wanted[id] for id in (7, 8, 9)}
+    assert snapshot(hours.name, includeTimestamp="true", startingOffsets="-90m") == {
+        id: wanted[id] for id in (7, 8, 9)
+    }
 
 
-def test_the_times_of_many_queues_come_in_one_round_trip_before_the_rows(snapshot: Callable[..., Seconds], bus_of: MakeBus, queue: str) -> None:
+def test_the_times_of_many_queues_come_in_one_round_trip_before_the_rows(
+    snapshot: Callable[..., Seconds], bus_of: MakeBus, queue: str
+) -> None:
     with EmbeddedRedis() as server, Proxy(server.port) as proxy, ThreadPoolExecutor() as pool:
         bus, names = bus_of(server), list[str]()
         for name in ("short", "times"):
@@ -85,7 +112,12 @@ def test_the_times_of_many_queues_come_in_one_round_trip_before_the_rows(snapsho
             bus.fill(each, 1)
         gate = proxy.hold(lambda command: command.name == "times", reply=True)
         proxy.seen.append(lambda command: names.append(command.name))
-        options = {"redis.url": proxy.url, "subscribe": ",".join(many), "includeTimestamp": "true", "minPartitions": "1"}
+        options = {
+            "redis.url": proxy.url,
+            "subscribe": ",".join(many),
+            "includeTimestamp": "true",
+            "minPartitions": "1",
+        }
         reading = pool.submit(lambda: snapshot(queue, **options))
         held = gate.wait()
         wait_until(lambda: names.count("times") == 50, PATIENCE_S)
@@ -113,12 +145,23 @@ def test_a_stream_has_it_too_also_for_messages_of_peers(
     spark: SparkSession, java_spark: SparkSession | None, bus: Bus, hours: QueueKeys, tmp_path: Path
 ) -> None:
     rows: list[Any] = []
-    options = {"redis.url": bus.url, "subscribe": hours.name, "ack": "none", "includeTimestamp": "true", "engine": "java" if java_spark else "python"}
+    options = {
+        "redis.url": bus.url,
+        "subscribe": hours.name,
+        "ack": "none",
+        "includeTimestamp": "true",
+        "engine": "java" if java_spark else "python",
+    }
     frame = spark.readStream.format("busmq").options(**options).load()
-    assert frame.schema.simpleString() == "struct<queue:string,id:bigint,value:binary,timestamp:timestamp>"
+    assert (
+        frame.schema.simpleString()
+        == "struct<queue:string,id:bigint,value:binary,timestamp:timestamp>"
+    )
     npm_push(bus, hours, 2)
     seconds = frame.selectExpr("id", "cast(timestamp AS long) AS s")
-    writer = seconds.writeStream.foreachBatch(lambda found, _: rows.extend(found.collect())).option("checkpointLocation", str(tmp_path / "c"))
+    writer = seconds.writeStream.foreachBatch(lambda found, _: rows.extend(found.collect())).option(
+        "checkpointLocation", str(tmp_path / "c")
+    )
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(int(2 * PATIENCE_S))
     wanted = expected(bus, hours, range(1, 12))
@@ -126,12 +169,20 @@ def test_a_stream_has_it_too_also_for_messages_of_peers(
     assert {row["id"]: row["s"] for row in rows} == wanted
 
 
-def test_without_the_option_there_is_no_such_column(spark: SparkSession, java_spark: SparkSession | None, bus: Bus, hours: QueueKeys) -> None:
-    options = {"redis.url": bus.url, "subscribe": hours.name, "engine": "java" if java_spark else "python"}
+def test_without_the_option_there_is_no_such_column(
+    spark: SparkSession, java_spark: SparkSession | None, bus: Bus, hours: QueueKeys
+) -> None:
+    options = {
+        "redis.url": bus.url,
+        "subscribe": hours.name,
+        "engine": "java" if java_spark else "python",
+    }
     assert spark.read.format("busmq").options(**options).load().columns == ["queue", "id", "value"]
 
 
-def test_more_times_than_fit_a_question_are_all_found(snapshot: Callable[..., Seconds], bus: Bus, queue: str) -> None:
+def test_more_times_than_fit_a_question_are_all_found(
+    snapshot: Callable[..., Seconds], bus: Bus, queue: str
+) -> None:
     keys = QueueKeys(queue)
     rows = 5000
     bus.push(queue, *["v"] * rows)
@@ -141,8 +192,26 @@ def test_more_times_than_fit_a_question_are_all_found(snapshot: Callable[..., Se
     assert found == {id: (now - SECOND * (rows - id)) // SECOND for id in range(1, rows + 1)}
 
 
-def test_a_user_without_the_right_to_note_reads_what_is_known(snapshot: Callable[..., Seconds], bus: Bus, hours: QueueKeys) -> None:
-    bus("ACL", "SETUSER", "looker", "on", ">pw", "~*", "&*", "+@read", "+@connection", "+eval", "+evalsha", "+script", "+time", "+info", "-@write")
+def test_a_user_without_the_right_to_note_reads_what_is_known(
+    snapshot: Callable[..., Seconds], bus: Bus, hours: QueueKeys
+) -> None:
+    bus(
+        "ACL",
+        "SETUSER",
+        "looker",
+        "on",
+        ">pw",
+        "~*",
+        "&*",
+        "+@read",
+        "+@connection",
+        "+eval",
+        "+evalsha",
+        "+script",
+        "+time",
+        "+info",
+        "-@write",
+    )
     npm_push(bus, hours)
     url = bus.url.replace("redis://", "redis://looker:pw@")
     found = snapshot(hours.name, includeTimestamp="true", **{"redis.url": url})
@@ -154,7 +223,9 @@ def test_a_user_without_the_right_to_note_reads_what_is_known(snapshot: Callable
 
 @pytest.mark.parametrize("wrong", [StringType(), LongType(), TimestampNTZType()])
 def test_the_column_is_a_timestamp(wrong: DataType) -> None:
-    with pytest.raises(ConfigError, match=f"column 'timestamp' is {wrong.simpleString()}; expected timestamp"):
+    with pytest.raises(
+        ConfigError, match=f"column 'timestamp' is {wrong.simpleString()}; expected timestamp"
+    ):
         check_source_schema(StructType().add("timestamp", wrong))
 
 
@@ -164,7 +235,8 @@ def test_times_of_another_life_of_the_queue_are_of_other_messages() -> None:
             return {queue: TimesOfIds("new", ((1000, 0), (2500, 9))) for queue in ids}
 
     def column(born: str) -> list[object]:
-        times = TimestampColumn.fetch(Stores(), [Range("q", born, 1, 2, 0)])  # type: ignore[arg-type]  # asked for nothing else
+        # Asked for nothing else
+        times = TimestampColumn.fetch(Stores(), [Range("q", born, 1, 2, 0)])  # type: ignore[arg-type]
         [batch] = ArrowBatchEncoder(StructType().add("timestamp", TimestampType()), times).batches(
             [ConsecutiveMessages("q", 1, pa.array([b"", b""], pa.binary()))]
         )
@@ -176,17 +248,25 @@ def test_times_of_another_life_of_the_queue_are_of_other_messages() -> None:
 
 @pytest.mark.only("python", reason="only the Python source reads over links of federation")
 @pytest.mark.parametrize("rows", [2, 30_000], ids=["fetched with the planning", "read by tasks"])
-def test_over_links_it_is_the_time_at_the_other_side(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str, rows: int) -> None:
+def test_over_links_it_is_the_time_at_the_other_side(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str, rows: int
+) -> None:
     for hours_ago, bus in enumerate(buses.values()):
         bus.push(queue, *["v"] * rows)
         pass_by(bus, QueueKeys(queue), hours_ago * HOUR)
         npm_push(bus, QueueKeys(queue))
     query = linked(queue, schema=TIMED_LINKED, ack="none")
-    found = {(source, id): at and int(at.timestamp()) for batch in query.drain() for _, id, _, source, at in batch}
+    found = {
+        (source, id): at and int(at.timestamp())
+        for batch in query.drain()
+        for _, id, _, source, at in batch
+    }
     for source, bus in buses.items():
         wanted = expected(bus, QueueKeys(queue), range(1, rows + 2))
         assert None not in wanted.values(), "what is planned is noted"
-        assert {id: second for (place, id), second in found.items() if place == (source or "local")} == wanted
+        assert {
+            id: second for (place, id), second in found.items() if place == (source or "local")
+        } == wanted
 
 
 TIMED_LINKED = StructType([*LINKED.fields]).add("timestamp", TimestampType())
@@ -204,7 +284,9 @@ def test_over_links_messages_of_peers_have_the_time_at_which_they_were_planned(
     for count in (3, 6):
         for bus in buses.values():
             npm_push(bus, QueueKeys(queue))
-        wait_until(lambda count=count: rows.extend(query.step() or []) or len(rows) == count, PATIENCE_S)  # type: ignore[misc]
+        wait_until(
+            lambda count=count: rows.extend(query.step() or []) or len(rows) == count, PATIENCE_S
+        )  # type: ignore[misc]
     assert None not in [row[-1] for row in rows]
 
 
@@ -219,7 +301,9 @@ def test_a_link_that_goes_away_behind_the_planning_is_not_needed_for_the_times_e
     centres["eu"].down = True
     rows = query.step()
     assert rows
-    assert sorted((source, id) for _, id, _, source, _ in rows) == [(source, id) for source in ("eu", "local", "us") for id in (1, 2)]  # type: ignore[misc]
+    assert sorted((source, id) for _, id, _, source, _ in rows) == [
+        (source, id) for source in ("eu", "local", "us") for id in (1, 2)
+    ]  # type: ignore[misc]
     assert None not in [row[-1] for row in rows]
     centres["eu"].down = False
 
@@ -228,7 +312,11 @@ def test_a_link_that_goes_away_behind_the_planning_is_not_needed_for_the_times_e
 @pytest.mark.only("python", reason="only the Python source reads over links of federation")
 @pytest.mark.parametrize("calls", range(2, 14))
 def test_a_link_that_goes_away_at_any_call_leaves_no_time_out(
-    linked: Callable[..., Engine], centres: dict[str, Centre], buses: dict[str, Bus], queue: str, calls: int
+    linked: Callable[..., Engine],
+    centres: dict[str, Centre],
+    buses: dict[str, Bus],
+    queue: str,
+    calls: int,
 ) -> None:
     for bus in buses.values():
         bus.fill(queue, 2)
@@ -242,12 +330,19 @@ def test_a_link_that_goes_away_at_any_call_leaves_no_time_out(
         return len(rows) >= 6
 
     wait_until(done, PATIENCE_S)
-    assert sorted((source, id) for _, id, _, source, _ in rows) == [(source, id) for source in ("eu", "local", "us") for id in (1, 2)]
+    assert sorted((source, id) for _, id, _, source, _ in rows) == [
+        (source, id) for source in ("eu", "local", "us") for id in (1, 2)
+    ]
     assert None not in [row[-1] for row in rows]
 
 
-def test_the_option_without_the_column_is_refused(bus: Bus, hours: QueueKeys, engine: Callable[..., Engine]) -> None:
-    with pytest.raises(ConfigError, match="includeTimestamp=true asks for a column timestamp, which the schema does not have"):
+def test_the_option_without_the_column_is_refused(
+    bus: Bus, hours: QueueKeys, engine: Callable[..., Engine]
+) -> None:
+    with pytest.raises(
+        ConfigError,
+        match="includeTimestamp=true asks for a column timestamp, which the schema does not have",
+    ):
         engine({"redis.url": bus.url, "subscribe": hours.name, "includeTimestamp": "true"})
 
 
@@ -264,7 +359,9 @@ def live(spark: SparkSession, shim_jar: Path, bus: Bus) -> Iterator[Callable[...
     made: list[LiveEngine] = []
 
     def begin(queue: str, schema: StructType) -> LiveEngine:
-        made.append(LiveEngine(spark, {"redis.url": bus.url, "subscribe": queue, "ack": "none"}, schema))
+        made.append(
+            LiveEngine(spark, {"redis.url": bus.url, "subscribe": queue, "ack": "none"}, schema)
+        )
         return made[-1].begin()
 
     yield begin
@@ -272,9 +369,13 @@ def live(spark: SparkSession, shim_jar: Path, bus: Bus) -> Iterator[Callable[...
         query.stop()
 
 
-def test_in_real_time_messages_have_their_second_whoever_pushed_them(live: Callable[..., LiveEngine], bus: Bus, hours: QueueKeys) -> None:
+def test_in_real_time_messages_have_their_second_whoever_pushed_them(
+    live: Callable[..., LiveEngine], bus: Bus, hours: QueueKeys
+) -> None:
     query = live(hours.name, TIMED)
-    assert query.rows(9, of=live_row) == [(id, s and s * 1_000_000) for id, s in expected(bus, hours, range(1, 10)).items()]
+    assert query.rows(9, of=live_row) == [
+        (id, s and s * 1_000_000) for id, s in expected(bus, hours, range(1, 10)).items()
+    ]
     for id in range(10, 13):
         npm_push(bus, hours)
         [found] = query.rows(1, of=live_row)
@@ -289,32 +390,49 @@ def test_in_real_time_messages_have_their_second_whoever_pushed_them(live: Calla
     assert all(second for _, second in query.rows(1, of=live_row))
 
 
-def test_in_real_time_too_more_times_than_fit_a_question_are_found(live: Callable[..., LiveEngine], bus: Bus, queue: str) -> None:
+def test_in_real_time_too_more_times_than_fit_a_question_are_found(
+    live: Callable[..., LiveEngine], bus: Bus, queue: str
+) -> None:
     keys = QueueKeys(queue)
     rows = 5000
     bus.push(queue, *["v"] * rows)
     now = noted(bus, keys)[-1].ms
     store(bus, keys, [NewestIdAtTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
     found = live(queue, TIMED).rows(rows, of=live_row)
-    assert found == [(id, (now - SECOND * (rows - id)) // SECOND * 1_000_000) for id in range(1, rows + 1)]
+    assert found == [
+        (id, (now - SECOND * (rows - id)) // SECOND * 1_000_000) for id in range(1, rows + 1)
+    ]
 
 
-def test_in_real_time_messages_of_peers_are_noted_while_the_batch_lasts(live: Callable[..., LiveEngine], bus: Bus, queue: str) -> None:
+def test_in_real_time_messages_of_peers_are_noted_while_the_batch_lasts(
+    live: Callable[..., LiveEngine], bus: Bus, queue: str
+) -> None:
     keys = QueueKeys(queue)
     bus.attach(queue)
     query = live(queue, SCHEMA)
     for newest in (2, 4):
         npm_push(bus, keys, 2)
         assert len(query.rows(2)) == 2
-        wait_until(lambda newest=newest: query.rows(1, 20) == [] and noted(bus, keys)[-1:] and noted(bus, keys)[-1].id == newest, PATIENCE_S)  # type: ignore[misc]
+        wait_until(
+            lambda newest=newest: (
+                query.rows(1, 20) == []
+                and noted(bus, keys)[-1:]
+                and noted(bus, keys)[-1].id == newest
+            ),
+            PATIENCE_S,
+        )  # type: ignore[misc]
 
 
-def test_in_real_time_a_redis_that_is_full_notes_nothing_and_is_read_on(spark: SparkSession, shim_jar: Path, bus_of: MakeBus) -> None:
+def test_in_real_time_a_redis_that_is_full_notes_nothing_and_is_read_on(
+    spark: SparkSession, shim_jar: Path, bus_of: MakeBus
+) -> None:
     assert shim_jar.exists()
     with EmbeddedRedis() as server:
         bus, keys = bus_of(server), QueueKeys("q")
         bus.fill("q", 1)
-        query = LiveEngine(spark, {"redis.url": bus.url, "subscribe": "q", "ack": "none"}, TIMED).begin()
+        query = LiveEngine(
+            spark, {"redis.url": bus.url, "subscribe": "q", "ack": "none"}, TIMED
+        ).begin()
         [(_, second)] = query.rows(1, of=live_row)
         assert second is not None
         npm_push(bus, keys, 2)

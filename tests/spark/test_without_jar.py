@@ -1,4 +1,6 @@
-"""What only Java can do, in a Spark that does not have the jar on its class path: one error that says which call or option adds it."""
+"""What only Java can do, in a Spark that does not have the jar on its class path: one error that
+says which call or option adds it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ for use in (
         use()
     except Exception as error:
         print("SAID", " ".join(str(error).split("\\n")))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.spark
@@ -39,23 +41,44 @@ for use in (
 def test_every_use_says_how_the_jar_is_added(spark: SparkSession, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=880, env=clean(str(ROOT)), cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=880,
+        env=clean(str(ROOT)),
+        cwd=tmp_path,
+    )
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID")]
     *realtime, engine = said
     assert len(realtime) == 3
     for line in realtime:
         assert "[BUSMQ_TOOL_MISSING] busmq-spark-shim.jar is missing" in line
-        assert "Call busmq_spark.realtime(SparkSession.builder) before the first session, or start Spark with --jars $(busmq jar)" in line
+        assert (
+            "Call busmq_spark.realtime(SparkSession.builder) before the first session, or start"
+            " Spark with --jars $(busmq jar)" in line
+        )
         assert len(line) < 700
-    assert "[BUSMQ_ENGINE] engine=java is not possible: the jar that has it is not on the class path" in engine
+    assert (
+        "[BUSMQ_ENGINE] engine=java is not possible: the jar that has it is not on the class path"
+        in engine
+    )
     assert "Traceback" not in done.stdout
 
 
 @pytest.mark.spark
-def test_the_source_in_java_is_taken_where_the_jar_is(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str) -> None:
+def test_the_source_in_java_is_taken_where_the_jar_is(
+    spark: SparkSession, shim_jar: Path, bus: Bus, queue: str
+) -> None:
     bus.push(queue, "x")
     session = spark.newSession()  # what is registered in a session stays there
     busmq_spark.register(session)
-    cloudpickle.unregister_pickle_by_value(busmq_spark)  # type: ignore[no-untyped-call]  # untyped in pyspark
-    rows = session.read.format("busmq-realtime").options(**{"redis.url": bus.url, "subscribe": queue}).load()
+    # Untyped in pyspark
+    cloudpickle.unregister_pickle_by_value(busmq_spark)  # type: ignore[no-untyped-call]
+    rows = (
+        session.read.format("busmq-realtime")
+        .options(**{"redis.url": bus.url, "subscribe": queue})
+        .load()
+    )
     assert [bytes(row["value"]) for row in rows.collect()] == [b"x"]

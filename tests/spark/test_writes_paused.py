@@ -19,9 +19,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.redis]
 def test_a_query_goes_on_once_writes_are_accepted_again(
     spark: SparkSession, language: str, java_spark: object, delivery: str, tmp_path: Path
 ) -> None:
-    with EmbeddedRedis() as server, Bus.sync(server.url) as bus, bus.queue("in") as source, bus.queue("out") as out:
+    with (
+        EmbeddedRedis() as server,
+        Bus.sync(server.url) as bus,
+        bus.queue("in") as source,
+        bus.queue("out") as out,
+    ):
         where = {"redis.url": server.url, "engine": language}
-        rows = spark.readStream.format("busmq").options(**where, subscribe="in").load().select("value")
+        rows = (
+            spark.readStream.format("busmq").options(**where, subscribe="in").load().select("value")
+        )
         writer = rows.writeStream.format("busmq").options(**where, queue="out", delivery=delivery)
         query = writer.option("checkpointLocation", str(tmp_path)).start()
         try:
@@ -32,8 +39,18 @@ def test_a_query_goes_on_once_writes_are_accepted_again(
                         pass
                 else:
                     source.push(text)
-                wait_until(lambda text=text: query.exception() or [each.text for each in out.consume(max=out.count(), remove=False)][-1:] == [text])  # type: ignore[misc]
+                wait_until(
+                    lambda text=text: (
+                        query.exception()
+                        or [each.text for each in out.consume(max=out.count(), remove=False)][-1:]
+                        == [text]
+                    )
+                )  # type: ignore[misc]
                 assert query.exception() is None
-            assert [each.text for each in out.consume(max=3, remove=False)] == ["before", "during", "after"]
+            assert [each.text for each in out.consume(max=3, remove=False)] == [
+                "before",
+                "during",
+                "after",
+            ]
         finally:
             query.stop()

@@ -9,7 +9,9 @@ from tests.spark.conftest import Bus
 
 
 def make_topic(bus: Bus, name: str, partitions: int, *values: str) -> str:
-    """A topic with its partition queues, and a message ``<partition><value>`` in each for every value."""
+    """A topic with its partition queues, and a message ``<partition><value>`` in each for every
+    value.
+    """
     bus.link.run(core.open_topic(TopicKeys(name), partitions, new_token()))
     for partition, queue in enumerate(core.partition_queues(name, partitions)):
         bus.push(queue, *(f"{partition}{value}" for value in values))
@@ -23,4 +25,6 @@ def grow(bus: Bus, name: str, partitions: int) -> None:
 def partitions_of(bus: Bus, name: str) -> list[list[bytes]]:
     """What is stored in each partition."""
     found = bus.link.run(core.read_topic(TopicKeys(name)))
-    return [bus.stored(queue) for queue in core.partition_queues(name, found.partitions if found else 0)]
+    return [
+        bus.stored(queue) for queue in core.partition_queues(name, found.partitions if found else 0)
+    ]

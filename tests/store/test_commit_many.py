@@ -1,4 +1,6 @@
-"""Many queues committed at once: the same rows and answers as one queue after the other, in far fewer round trips."""
+"""Many queues committed at once: the same rows and answers as one queue after the other, in far
+fewer round trips.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,25 @@ def stage(store: RedisStore, queue: str, chunks: list[list[bytes]]) -> StagedLis
     key, before = keys.stage(sinks.attempt_name("", "1", 0, new_token())), 0
     for chunk in chunks:
         before = store._links[server].execute(sinks.stage(key, before, chunk))
-    return StagedList(queue, server, key, sinks.encode_chunks([len(chunk) for chunk in chunks]), sinks.digest([v for chunk in chunks for v in chunk]))
+    return StagedList(
+        queue,
+        server,
+        key,
+        sinks.encode_chunks([len(chunk) for chunk in chunks]),
+        sinks.digest([v for chunk in chunks for v in chunk]),
+    )
 
 
 def stored(store: RedisStore, queue: str) -> list[bytes]:
-    flat: list[bytes] = store._link_of_queue(queue).execute(command("LRANGE", store.keys(queue).messages, 0, -1))
+    flat: list[bytes] = store._link_of_queue(queue).execute(
+        command("LRANGE", store.keys(queue).messages, 0, -1)
+    )
     return flat[1::2]
 
 
-def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore, fresh: Fresh) -> None:
+def test_each_queue_gets_its_rows_once_and_has_its_own_answer(
+    store: RedisStore, fresh: Fresh
+) -> None:
     crowd = names(fresh, 9)
     store.attach(crowd[1:], QueueCreateOptions(True, 3600))
     full, halfway = crowd[1], crowd[2]
@@ -57,7 +69,9 @@ def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore,
     staged = [stage(store, queue, [[b"1", b"2"], [b"3"], [queue.encode()]]) for queue in crowd]
     sink = f"sink-{fresh()}"
     held = store.record(sink, 1, staged, "q")
-    begun = sinks.commit(store.keys(halfway), sink, 1, [part for part in held if part.queue == halfway])
+    begun = sinks.commit(
+        store.keys(halfway), sink, 1, [part for part in held if part.queue == halfway]
+    )
     store._link_of_queue(halfway).execute(next(begun)[:1])
 
     found = store.commit_many(sink, 1, held)
@@ -73,7 +87,9 @@ def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore,
     assert len(stored(store, crowd[2])) == 4
 
 
-def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(store: RedisStore, fresh: Fresh) -> None:
+def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(
+    store: RedisStore, fresh: Fresh
+) -> None:
     crowd = names(fresh, 3)
     store.attach(crowd, QueueCreateOptions(True, 3600))
     sink = f"sink-{fresh()}"
@@ -86,14 +102,23 @@ def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(s
 
 
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
-def test_a_thousand_queues_take_a_round_trip_for_some_chunks_of_each(store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_queues_take_a_round_trip_for_some_chunks_of_each(
+    store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crowd = names(fresh, 1000)
     store.attach(crowd, QueueCreateOptions(True, 3600))
     sink = f"sink-{fresh()}"
-    held = store.record(sink, 1, [stage(store, queue, [[b"1", b"2"], [b"3"], [b"4"], [b"5"], [b"6"]]) for queue in crowd], "q")
+    held = store.record(
+        sink,
+        1,
+        [stage(store, queue, [[b"1", b"2"], [b"3"], [b"4"], [b"5"], [b"6"]]) for queue in crowd],
+        "q",
+    )
     steps: list[Any] = []
     execute = SyncLink.execute
-    monkeypatch.setattr(SyncLink, "execute", lambda link, step: steps.append(step) or execute(link, step))
+    monkeypatch.setattr(
+        SyncLink, "execute", lambda link, step: steps.append(step) or execute(link, step)
+    )
 
     assert store.commit_many(sink, 1, held) == dict.fromkeys(crowd)
 
@@ -106,11 +131,15 @@ def test_queues_with_many_rows_are_committed_apart() -> None:
         return StagedList(queue, 0, queue, ((1000, rows // 1000),))
 
     small = [part(f"small {i}", 1000) for i in range(15)]
-    groups = sinks.commit_groups([part("large", 50_000), *small[:5], part("middle", 6000), *small[5:]])
+    groups = sinks.commit_groups(
+        [part("large", 50_000), *small[:5], part("middle", 6000), *small[5:]]
+    )
     assert [list(group) for group in groups] == [
         ["large"],
         [f"small {i}" for i in range(5)],
         ["middle", *(f"small {i}" for i in range(5, 9))],
         [f"small {i}" for i in range(9, 15)],
     ]
-    assert [len(group) for group in sinks.commit_groups([part(f"q{i}", 0) for i in range(2500)])] == [1000, 1000, 500]
+    assert [
+        len(group) for group in sinks.commit_groups([part(f"q{i}", 0) for i in range(2500)])
+    ] == [1000, 1000, 500]

@@ -27,18 +27,27 @@ def store(request: pytest.FixtureRequest) -> Iterator[RedisStore]:
     made.close()
 
 
-def test_every_queue_has_its_rows_in_order_also_more_than_a_chunk(store: RedisStore, fresh: Fresh) -> None:
+def test_every_queue_has_its_rows_in_order_also_more_than_a_chunk(
+    store: RedisStore, fresh: Fresh
+) -> None:
     name = fresh()
-    parts = {f"{name}-{i}": [b"%d" % row for row in range(2500 if i == 5 else 3)] for i in range(20)}
+    parts = {
+        f"{name}-{i}": [b"%d" % row for row in range(2500 if i == 5 else 3)] for i in range(20)
+    }
     attached = store.attach(list(parts), QueueCreateOptions(allowed=True, ttl_s=60))
     store.appender().push_each(parts, NOW)
     servers = store.locate(list(parts))
     for queue, values in parts.items():
-        rows = store.read(Range(queue, attached[queue].born, 1, len(values), servers[queue]), fail_on_data_loss=True)
+        rows = store.read(
+            Range(queue, attached[queue].born, 1, len(values), servers[queue]),
+            fail_on_data_loss=True,
+        )
         assert [value for found in rows for value in found.values.to_pylist()] == values
 
 
-def test_a_round_trip_is_for_several_queues(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_trip_is_for_several_queues(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, name = open_store(RedisOptions(url=redis_url)), fresh()
     queues = [f"{name}-{i}" for i in range(QUEUES)]
     store.attach(queues, QueueCreateOptions(allowed=True, ttl_s=60))

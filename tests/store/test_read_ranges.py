@@ -1,4 +1,6 @@
-"""Many ranges read at once: the same rows and the same errors as one range after the other, in far fewer round trips."""
+"""Many ranges read at once: the same rows and the same errors as one range after the other, in far
+fewer round trips.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +59,18 @@ def until_it_ends(pieces: Iterator[ConsecutiveMessages]) -> tuple[list[Row], str
     rows: list[Row] = []
     try:
         for piece in pieces:
-            rows += [(piece.queue, piece.first + n, value) for n, value in enumerate(piece.values.to_pylist())]
+            rows += [
+                (piece.queue, piece.first + n, value)
+                for n, value in enumerate(piece.values.to_pylist())
+            ]
     except BusError as error:
         return rows, str(error)
     return rows, ""
 
 
-def one_by_one(store: RedisStore, parts: Sequence[Range], strict: bool) -> Iterator[ConsecutiveMessages]:
+def one_by_one(
+    store: RedisStore, parts: Sequence[Range], strict: bool
+) -> Iterator[ConsecutiveMessages]:
     for part in parts:
         yield from store.read(part, strict)
 
@@ -97,16 +104,30 @@ def untouched(store: RedisStore, part: Range) -> None:
 
 
 HARMS = [untouched, untouched, trimmed, holed, emptied, closed, created_again]
-lengths = st.lists(st.sampled_from([0, 1, 100, 30_000, redis_range.SHORT_RANGE_BYTES + 1]), min_size=1, max_size=6)
-many = st.integers(redis_range.SHORT_RANGE_ROWS, redis_range.SHORT_RANGE_ROWS + 1).map(lambda rows: [1] * rows)
-queues = st.lists(st.tuples(st.one_of(lengths, lengths, many), st.sampled_from(HARMS)), min_size=1, max_size=8)
+lengths = st.lists(
+    st.sampled_from([0, 1, 100, 30_000, redis_range.SHORT_RANGE_BYTES + 1]), min_size=1, max_size=6
+)
+many = st.integers(redis_range.SHORT_RANGE_ROWS, redis_range.SHORT_RANGE_ROWS + 1).map(
+    lambda rows: [1] * rows
+)
+queues = st.lists(
+    st.tuples(st.one_of(lengths, lengths, many), st.sampled_from(HARMS)), min_size=1, max_size=8
+)
 
 
 @settings(max_examples=50)
 @given(queues, st.booleans())
 @example([([1, 1], untouched), ([1, 1, 1], closed), ([1], untouched)], False)
 @example([([1, 1], untouched), ([1, 1, 1], created_again), ([1], untouched)], True)
-@example([([1], untouched), ([0, redis_range.SHORT_RANGE_BYTES + 1, 1], untouched), ([1] * 251, untouched), ([2], untouched)], True)
+@example(
+    [
+        ([1], untouched),
+        ([0, redis_range.SHORT_RANGE_BYTES + 1, 1], untouched),
+        ([1] * 251, untouched),
+        ([2], untouched),
+    ],
+    True,
+)
 def test_the_rows_and_the_error_are_those_of_one_range_after_the_other(
     store: RedisStore, fill: Fill, wanted: list[tuple[list[int], Any]], strict: bool
 ) -> None:
@@ -116,13 +137,17 @@ def test_the_rows_and_the_error_are_those_of_one_range_after_the_other(
         harm(store, part)
         parts.append(part)
     try:
-        assert until_it_ends(store.read_many(parts, strict)) == until_it_ends(one_by_one(store, parts, strict))
+        assert until_it_ends(store.read_many(parts, strict)) == until_it_ends(
+            one_by_one(store, parts, strict)
+        )
     finally:
         for part in parts:
             closed(store, part)
 
 
-def test_rows_before_a_loss_are_read_and_the_loss_is_an_error(store: RedisStore, fill: Fill) -> None:
+def test_rows_before_a_loss_are_read_and_the_loss_is_an_error(
+    store: RedisStore, fill: Fill
+) -> None:
     good, gone = fill([b"1", b"2"]), fill([b"1"])
     closed(store, gone)
     rows = store.read_many([good, gone], True)
@@ -151,7 +176,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
-def test_short_ranges_take_one_round_trip_for_dozens(store: RedisStore, fill: Fill, asked: list[str]) -> None:
+def test_short_ranges_take_one_round_trip_for_dozens(
+    store: RedisStore, fill: Fill, asked: list[str]
+) -> None:
     parts = [fill([b"value"] * 10) for _ in range(3 * redis_range.MAX_SHORT_RANGES_PER_ROUND_TRIP)]
     asked.clear()
     assert sum(len(piece.values) for piece in store.read_many(parts, True)) == 10 * len(parts)
@@ -159,8 +186,15 @@ def test_short_ranges_take_one_round_trip_for_dozens(store: RedisStore, fill: Fi
 
 
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
-def test_one_round_trip_brings_so_many_rows_and_not_more(store: RedisStore, fill: Fill, asked: list[str]) -> None:
+def test_one_round_trip_brings_so_many_rows_and_not_more(
+    store: RedisStore, fill: Fill, asked: list[str]
+) -> None:
     parts = [fill([b"v"] * redis_range.SHORT_RANGE_ROWS) for _ in range(20)]
     asked.clear()
-    assert sum(len(piece.values) for piece in store.read_many(parts, True)) == 20 * redis_range.SHORT_RANGE_ROWS
-    assert asked == ["step"] * (20 * redis_range.SHORT_RANGE_ROWS // redis_range.MAX_SHORT_ROWS_PER_ROUND_TRIP)
+    assert (
+        sum(len(piece.values) for piece in store.read_many(parts, True))
+        == 20 * redis_range.SHORT_RANGE_ROWS
+    )
+    assert asked == ["step"] * (
+        20 * redis_range.SHORT_RANGE_ROWS // redis_range.MAX_SHORT_ROWS_PER_ROUND_TRIP
+    )

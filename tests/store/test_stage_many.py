@@ -1,4 +1,6 @@
-"""Rows staged for many queues: small chunks do not wait for each other's replies, and a link that breaks under hundreds of them costs no row."""
+"""Rows staged for many queues: small chunks do not wait for each other's replies, and a link that
+breaks under hundreds of them costs no row.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,14 @@ class UnderWay:
         """Called when so many were sent."""
 
 
-def stage(store: RedisStore, queues: list[str], rounds: int, rows: int) -> tuple[sinks.StagedList, ...]:
+def stage(
+    store: RedisStore, queues: list[str], rounds: int, rows: int
+) -> tuple[sinks.StagedList, ...]:
     """Rows of each queue in turn, as a task stages them."""
-    appender, attempts = store.appender(), {queue: sinks.attempt_name("", "1", 0, new_token()) for queue in queues}
+    appender, attempts = (
+        store.appender(),
+        {queue: sinks.attempt_name("", "1", 0, new_token()) for queue in queues},
+    )
     for number in range(rounds):
         for queue in queues:
             values = [f"{queue}:{number}:{row}".encode() for row in range(rows)]
@@ -78,7 +85,9 @@ def names(store: RedisStore, fresh: Fresh, many: int) -> list[str]:
     return queues
 
 
-def test_hundreds_of_small_chunks_are_under_way_and_few_full_ones(store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hundreds_of_small_chunks_are_under_way_and_few_full_ones(
+    store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queues, under_way = names(store, fresh, QUEUES), UnderWay(store, monkeypatch)
     stage(store, queues, 1, 3)
     assert under_way.most == MAX_CHUNKS_UNDER_WAY
@@ -92,17 +101,27 @@ def test_a_link_that_breaks_under_many_small_chunks_costs_no_row_and_doubles_non
     store: RedisStore, server: EmbeddedRedis, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     queues, under_way = names(store, fresh, QUEUES), UnderWay(store, monkeypatch)
-    monkeypatch.setattr(under_way, "after", lambda sent: server.command("CLIENT", "KILL", "TYPE", "normal") if sent == at else None)
+    monkeypatch.setattr(
+        under_way,
+        "after",
+        lambda sent: server.command("CLIENT", "KILL", "TYPE", "normal") if sent == at else None,
+    )
     staged = stage(store, queues, 3, 2)
     assert under_way.sent >= at
     sink = f"sink-{fresh()}"
     assert set(store.commit_many(sink, 1, store.record(sink, 1, staged)).values()) == {None}
     for queue in queues:
-        flat = store._link_of_queue(queue).execute(command("LRANGE", store.keys(queue).messages, 0, -1))
-        assert flat[1::2] == [f"{queue}:{number}:{row}".encode() for number in range(3) for row in range(2)]
+        flat = store._link_of_queue(queue).execute(
+            command("LRANGE", store.keys(queue).messages, 0, -1)
+        )
+        assert flat[1::2] == [
+            f"{queue}:{number}:{row}".encode() for number in range(3) for row in range(2)
+        ]
 
 
-def test_replies_to_a_piece_that_came_too_early_are_not_taken_for_those_of_the_next(store: RedisStore, server: EmbeddedRedis, fresh: Fresh) -> None:
+def test_replies_to_a_piece_that_came_too_early_are_not_taken_for_those_of_the_next(
+    store: RedisStore, server: EmbeddedRedis, fresh: Fresh
+) -> None:
     """The error keeps the frames it was raised in alive, and with them what was under way."""
     queue = fresh()
     rows = [b"%d" % row for row in range(10_000)]

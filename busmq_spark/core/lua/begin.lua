@@ -4,7 +4,7 @@
 -- Result {epoch, first, manifest}: a number that is higher for a run that began later; 1 where the run was not known and is the latest now, with the
 -- manifest that is on record then: no run that began before can record another one from here on (record.lua), so their other rows stay uncommitted.
 -- The number is the time, so that it rises also where the record was lost; a clock that goes back does not lower it.
--- Works on a full Redis: what follows it makes room.
+-- Works on a full Redis: the calls after it make room.
 -- @include even_if_full
 local known = redis.call('HGET', KEYS[1], 'runs') or ';'
 local ttl = math.max(redis.call('TTL', KEYS[1]), tonumber(ARGV[2]))

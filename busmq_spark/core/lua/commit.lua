@@ -11,11 +11,10 @@
 --      nth           which of the staged lists of this queue it is, from 0
 --      moved         rows of this list that are appended already
 --      count         rows to append now, at most
---      total         rows of this list that belong to the batch, from its head. What is behind them came late, from a connection that was closed:
---                    it is never read, and deleted with the list
+--      total         rows of this list that belong to the batch, from its head. Rows after them came late, from a connection that was closed: they are never read, and deleted with the list
 --      last          1: it is the last list of this queue
---      long_ttl_s    how long progress, and what is left of the list, live at least
---      prefix        what the keys of staged lists of this queue begin with
+--      long_ttl_s    the least lifetime of progress and of the rest of the list
+--      prefix        the prefix of the keys of staged lists of this queue
 --      recorded_by   epoch of the run that has recorded the batch; 0: not known
 --      void          progress of records that were made by runs with lower epochs counts for nothing
 --      whole         digest of all rows of the batch for this queue; '': not known

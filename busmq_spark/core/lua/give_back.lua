@@ -1,12 +1,10 @@
--- Return to the head of the queue what was taken and never handed over; ids stay, and so does their order, also among what others gave back.
+-- Return messages to the head of the queue that were taken and never handed over. Ids stay, and so does their order, also among messages that others gave back.
 -- KEYS messages record [lease]
 -- ARGV handed available ttl_s token most
 -- handed: the id handed over last (0: none). Lease: see take. The taker's own record (`hand`) ends here; a mark in it refuses packets that arrive later.
 -- Result how many messages went back; -1 when the lease is not the taker's: then its holder restores them.
--- At most `most` go back a call, the newest first, so that Redis is not held; a result of `most` means: call again. What others gave back before moves
--- with them, since a list takes messages at its ends only: those up to our newest, or where these are many and fewer, those from our oldest on. So one
--- call moves as many as lie on the shorter side, 50,000 in some 0.2 s. In steps it could not: between two of them npm's peers pop whatever is at the
--- head, so every message that no consumer holds must be in the list, in order; and what the script's caller held meanwhile would be lost with it.
+-- At most `most` go back a call, the newest first, so that Redis is not held; a result of `most` means: call again. Messages that others gave back before move with them, since a list takes messages at its ends only: the ones up to our newest or, where that is fewer, the ones from our oldest on. So one
+-- call moves as many as lie on the shorter side, 50,000 in some 0.2 s. Several steps would not do: between two of them npm clients pop the head of the list, so each message that no consumer holds must be in the list, in order. Messages that the caller held meanwhile would be lost with the caller.
 -- @include even_if_full
 -- @include find
 -- @include behind

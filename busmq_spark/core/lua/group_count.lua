@@ -1,4 +1,4 @@
--- How many messages of a shared group are leased, or wait to be leased again.
+-- Count the messages of a shared group that are leased, or wait to be leased again.
 -- KEYS group due tries runs
 -- ARGV none
 -- Result {in flight, all of them}

@@ -1,8 +1,7 @@
 -- Lease messages of a shared group: those that are due again first (their lease has ended, or their redelivery has come), then new ones.
 -- KEYS metadata messages acks group due tries runs
 -- ARGV token most room ttl_s again lease_ms apart
---      token: names the messages of this call, unique for ever. again 1: a call with this token may have been executed, whose reply was lost: what it
---      has leased is returned, and nothing more. lease_ms: of a group that has no other. apart 1: each message has a lease of its own, since each is
+--      token: names the messages of this call, unique for ever. again 1: a call with this token may have been executed and its reply lost: the result is the messages that it leased, and no others. lease_ms: the default for a group without its own. apart 1: each message has a lease of its own, since each is
 --      settled by itself: then that costs less, and leasing costs more
 -- Result {status, now, wait, gone, {id, try, first, value, value ...} ...}. status: ok | paused | missing (no such queue) | no_group (the group is of
 --      another life of the queue, or there is none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be. gone: how many messages
@@ -30,7 +29,7 @@ local head = tonumber(redis.call('LINDEX', messages, 0) or nil)
 local out, gone, book = {'ok', ms, -1, 0}, 0, leases(due, tries, runs)
 local ends = now + tonumber(set[5] or ARGV[6])
 
--- Leases the first n messages of pairs, together. Where ids have a hole, a lease ends.
+-- Leases the first n messages of pairs, together. A lease ends at a hole in the ids.
 local function lease(pairs, n, try, first)
   local at = 1
   while at <= n do

@@ -91,8 +91,7 @@ for from = 1, #settlers, 1000 do redis.call('HSET', tries, unpack(settlers, from
 local gone, wider = book.save()
 if wider ~= 0 then redis.call('HSET', group, 'wide', wide + wider) end
 
--- The low-water mark: everything up to it is settled, or was taken from the queue by others. What is behind it is settled or begins a lease, unless others
--- have taken the first messages of that lease.
+-- The low-water mark: everything up to it is settled, or was taken from the queue by others. The message after it begins a lease, unless others have taken the first messages of that lease.
 local low = tonumber(redis.call('HGET', acks, name) or 0)
 if redis.call('ZCARD', due) == gone then
   low = math.max(low, newest)

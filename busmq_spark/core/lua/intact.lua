@@ -2,8 +2,7 @@
 -- cheap check of the usual case; where it fails, state.lua returns the details. Writes nothing.
 -- KEYS metadata messages msgid, for each queue
 -- ARGV for each queue born last mark upto: the position of the reader ('' no fingerprint), and the id up to which it is likely to read next
--- Result for each queue two items: the id given last, and the fingerprint of the message with that id or, if it is lower, upto ('' where that is not
--- behind the position). Both false where it is not certain that all is there. In one flat list, as that of state.lua.
+-- Result for each queue two items: the id given last, and the fingerprint of the message with that id or, if it is lower, upto ('' where that is not above the position). Both false where it is not certain that all is there. In one flat list, as that of state.lua.
 -- @include stored
 -- @include mark
 local function intact(metadata, messages, msgid, born, last, expected, upto)

@@ -3,8 +3,7 @@
 -- ARGV keep_s again, then for each field: get | forget | both
 --      again 1: the call may have been executed, or may still be, under the same names of spares, which are unique for ever.
 -- Result for each field its value, nil when there is none or it was not asked for.
--- What is forgotten becomes the spare, for keep_s, from which the same call has it again. Who has the reply to the first call drops the spares; behind
--- a second one they stay, also where there was nothing: the first that comes late finds them, and leaves alone what was saved meanwhile.
+-- A forgotten field becomes the spare, for keep_s; the same call reads it from there when it is repeated. The caller drops the spares after the reply to the first call. After a second call they stay, also for an empty field: a first call that comes late finds them, and leaves fields alone that were saved meanwhile.
 -- @include even_if_full
 local values = {}
 for i = 1, #KEYS / 2 do
@@ -12,7 +11,7 @@ for i = 1, #KEYS / 2 do
   values[i] = how ~= 'forget' and (how == 'both' and redis.call('GET', spare) or redis.call('GET', field)) or false
   if values[i] == '' then values[i] = false end
 end
--- While a slot moves, a script that uses a key again that it has emptied fails half way: so what empties a key comes last.
+-- While a slot moves, a script that uses a key again that it has emptied fails half way: so the command that empties a key comes last.
 for i = 1, #KEYS / 2 do
   local field, spare = KEYS[2 * i - 1], KEYS[2 * i]
   if ARGV[i + 2] ~= 'get' and redis.call('EXISTS', spare) == 0 then

@@ -8,9 +8,8 @@
 --      of one job: it refuses the first write of a script only.
 -- Result {letters, outcome ...}: for each job o (it is begun, or written) | d (the group has an outcome for this message, or for a later one) | l (a
 --      later lease of the message has begun the work: this one counts for nothing); and with texts the outcome that there is for o and d, else ''.
--- What is written is published at the end: to each channel one message, with its outcomes one a line.
--- The field `:of:<group>` says which lease may write: its holder and, once the outcome is there, `done`. Where the field is missing, the first writer
--- may. So the first lease of a message, of a job without this hash, records no begin; a later lease does.
+-- Written outcomes are published at the end: one message to each channel, with one outcome a line.
+-- The field `:of:<group>` says which lease may write: its holder and, once the outcome is there, `done`. If the field is missing, the first writer may write. So the first lease of a message, of a job without this hash, records no begin; a later lease does.
 -- @include even_if_full
 local ttl, letters, texts, clients, lines, written, time, writing = ARGV[1], {}, {}, {}, {}, {}, nil, false
 local parts = '^([^:]*):(%d+):(%d+):(%d+):([^:]*):(%a*)$'

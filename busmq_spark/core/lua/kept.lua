@@ -1,4 +1,4 @@
--- How many messages of a queue some reader has still to acknowledge, and what it keeps beside them. Writes nothing.
+-- Count the messages of a queue that some reader has not acknowledged, and the kept ones beside them. Writes nothing.
 -- KEYS metadata messages
 -- ARGV
 -- Result {waiting, kept, rule}: see retain

@@ -1,7 +1,7 @@
 -- Every field of a hash, unless they take too much: then nothing is loaded but the names.
 -- KEYS hash
 -- ARGV most (bytes of names and values) most_fields
--- Result {size, flat pairs}; {size, false} when it is over most: what was counted until then.
+-- Result {size, flat pairs}; {size, false} when it is over most; size is then the count so far.
 local count = redis.call('HLEN', KEYS[1])
 if count > tonumber(ARGV[2]) then return {tonumber(ARGV[1]) + 1, false} end
 local size, most = 0, tonumber(ARGV[1])

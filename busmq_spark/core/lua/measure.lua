@@ -1,4 +1,4 @@
--- How many messages from an id on fit a budget of bytes. Writes nothing.
+-- Find the last id from an id on that fits a budget of bytes. Writes nothing.
 -- KEYS messages
 -- ARGV first last budget
 -- Result {last id that fits, bytes up to it, 1 if the budget or the range ended}; looks at about 1 MB or 1 000 messages a call.

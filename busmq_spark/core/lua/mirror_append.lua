@@ -1,14 +1,13 @@
 -- Append a chunk to a mirror: messages with the ids they have at the origin, when they follow what is there, in the same life.
 -- KEYS metadata messages msgid toack acks clock
 -- ARGV available born after upto seen floor most witness (id value)...
---      after, upto: the chunk is all that the origin has of the ids behind after, up to upto; ids that are missing were gone there. seen: the last id
---      that the origin has given. floor: what is up to this id goes here, too, but for what a subscription of the mirror has not acked (0: nothing
---      goes); at most `most` messages a call. witness: a pair `ms:id` of the origin's clock
+--      after, upto: the chunk is all that the origin has of the ids above after, up to upto; ids that are missing were gone there. seen: the last id
+--      that the origin has given. floor: messages up to this id are deleted here, too, except those that a subscription of the mirror has not acked (0: none); at most `most` messages a call. witness: a pair `ms:id` of the origin's clock
 --      of when upto was read, for the field `witness` ('': none is known).
 -- Result {status, a, b}: ok last more (copied up to last; more 1: there is more to drop, call again) | at last 0 (the chunk does not follow last:
 --      nothing is done) | foreign first last (ids that were given here, by a program that does not know mirrors) | life born 0 (another life is
 --      mirrored here now) | own 0 0 (it is no mirror, or no more) | missing 0 0
--- What of the chunk is here already is not appended again: calls may be sent twice, come late, or come from two mirrors at once.
+-- Messages of the chunk that are here already are not appended again: calls may be sent twice, come late, or come from two mirrors at once.
 -- @include clock
 -- @include even_if_full
 -- @include find

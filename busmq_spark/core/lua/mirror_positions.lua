@@ -2,8 +2,7 @@
 -- KEYS metadata acks, then lease and group of each name
 -- ARGV born long_ttl_s (name last shared)...: all that the origin has; shared 1 for a shared group
 -- Result how many have changed; -1 when it is no mirror of this life.
--- A group that is read here, or was made here under the same name, stays where it is. One that the origin has no more goes. None gets behind what is
--- copied: else it would skip the first messages that are pushed here after a promotion. `:mirrored:<name>` in acks marks those of the origin.
+-- A group that is read here, or was made here under the same name, stays where it is. A group that is gone at the origin is removed. No position exceeds the last copied id: else the group would skip the first messages that are pushed here after a promotion. `:mirrored:<name>` in acks marks those of the origin.
 -- @include even_if_full
 -- @include seen
 local metadata, acks, born = KEYS[1], KEYS[2], ARGV[1]

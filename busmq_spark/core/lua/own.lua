@@ -2,7 +2,7 @@
 -- KEYS metadata acks owners lease, for each queue
 -- ARGV subscription owner most long_ttl_s prefix most_of_secret
 --      most: how many subscriptions a queue may have when another is registered (0: none is registered); most_of_secret: of them those of the owner's
---      secret (the owner up to ~), with those it has a lease of; prefix: what the tokens of the caller's leases begin with
+--      secret (the owner up to ~), with those it has a lease of; prefix: the prefix of the tokens of the caller's leases
 -- Result for each queue {status, owner}: ok owner ('' when it was registered beside the server) | missing '' | full '' | full secret (the secret has its
 -- share) | shared '' (it belongs to a shared group, whose position cannot be set)
 -- The field `:born:<subscription>` of owners is the life in which it was registered; versions before wrote none, and such an owner counts.

@@ -1,4 +1,4 @@
--- What the subscriptions of queues have acked. Writes nothing.
+-- Return the acked ids of the subscriptions of queues. Writes nothing.
 -- KEYS acks, for each queue
 -- Result for each queue all fields of its acks, field value field value ...
 local found = {}

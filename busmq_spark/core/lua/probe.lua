@@ -1,9 +1,8 @@
--- What a reader of a range must know first. Writes nothing.
+-- Return the facts that the reader of a range needs first. Writes nothing.
 -- KEYS metadata messages
 -- ARGV first id of the range, the place in the list from which on fewer values are looked at, since every look walks there
--- Result {incarnation ('' when missing), oldest id ('' when empty), longest of a few values there, 0 when none, what is noted of sizes or ''}
--- Peers note nothing. Where that leaves ids out, and all that is stored comes to less than 15 MB, every value counts as noted with 1 byte: any number of
--- them fits one reply. Redis computes that in 0.05 ms for 10 MB, with the right to MEMORY USAGE and lists not compressed, which is the default.
+-- Result {incarnation ('' when missing), oldest id ('' when empty), longest of a few values there, 0 when none, the noted sizes or ''}
+-- Peers note nothing. If ids are left out and all stored messages come to less than 15 MB, each value counts as noted with 1 byte: any number of them fits one reply. Redis computes that in 0.05 ms for 10 MB, with the right to MEMORY USAGE and lists not compressed, which is the default.
 local stored = redis.call('HMGET', KEYS[1], 'born', 'sizes')
 local born, noted = stored[1] or '', stored[2] or ''
 local oldest = redis.call('LINDEX', KEYS[2], 0)

@@ -1,11 +1,11 @@
--- Append the messages of a sender in order, but for those that were appended before: what an outbox forwards, exactly once. As push.lua otherwise.
+-- Append the messages of a sender in order, except those that were appended before: the exactly-once push of an outbox. In all else it is push.lua.
 -- KEYS metadata messages msgid toack senders [clock acks bytes]
 -- ARGV available sender keep_s (sequence count value...)...
 --      sequence: the number of the first of count messages, each of which has the next one
 -- Result {first id, how many of those offered are there now, from the first of them on}; fewer than offered when maxsize is reached; {0, -1} when the
 -- queue does not exist.
 -- A field of senders is `sequence:s`: the last message of that sender which was appended, and when, in seconds since 1970 (0: without the right to
--- TIME). A sender numbers its messages upwards, not always by one: whatever is not behind its last one was appended, also when it comes late from a
+-- TIME). A sender numbers its messages upwards, not always by one: a number up to its last one was appended, also when it comes late from a
 -- connection that was given up. With each new sender a few others are looked at, and those go that sent nothing for keep_s; the key lives as long.
 -- @include append
 local stored, room = opened()

@@ -1,11 +1,10 @@
--- Append messages in order, but for those whose origin was appended before: the exactly-once sink of real-time mode. As push.lua otherwise.
+-- Append messages in order, except those whose origin was appended before: the exactly-once sink of real-time mode. In all else it is push.lua.
 -- KEYS metadata messages msgid toack sinks clock acks bytes
 -- ARGV available query long_ttl_s (origin count (id index value)...)...
 --      origin: the born of the queue that count messages come from, id and index: which message of it, and which of the rows made of that one
 -- Result {first id, how many are there now, from the first of them on}; fewer than offered when maxsize is reached; {0, -1} when the queue does not
 -- exist.
--- A field `query;origin` of sinks has id and index of the last message of an origin that was appended. Those of an origin come in the order of id and
--- index, also from a task that was given up and still writes: whatever is not behind the last one was appended.
+-- A field `query;origin` of sinks has id and index of the last message of an origin that was appended. The messages of an origin come in the order of id and index, also from a task that was given up and still writes: a message up to the last one was appended.
 -- @include append
 local stored, room = opened()
 if not stored then return {0, -1} end

@@ -1,7 +1,7 @@
--- Renew the ttl of what a run has staged for a queue.
+-- Renew the ttl of the lists that a run has staged for a queue.
 -- KEYS stages
 -- ARGV epoch prefix ttl_s
--- Result how many lists are there. One with a longer ttl is complete, and keeps its ttl.
+-- Result the number of lists. A list with a longer ttl is complete, and keeps its ttl.
 local found, there = redis.call('HGETALL', KEYS[1]), 0
 for i = 1, #found, 2 do
   if found[i + 1] == ARGV[1] then

@@ -1,4 +1,4 @@
--- What a queue keeps of what all its readers have acknowledged, and one step of dropping what it keeps no longer.
+-- Set or read the retention of a queue, and delete some messages beyond its limits.
 -- KEYS metadata messages msgid toack acks clock bytes
 -- ARGV rule most
 --      rule: age_s:messages:bytes, 0 for no limit | end (nothing is kept any more) | '' (the rule stays)

@@ -1,4 +1,4 @@
--- How large the messages of an id range are, by a few of them. Writes nothing.
+-- Sample the sizes of the messages of an id range. Writes nothing.
 -- KEYS messages
 -- ARGV first stride run count
 -- Result for each of `count` places, `stride` messages apart from `first` on, the bytes of `run` values together; fewer places where the list ends.

@@ -1,4 +1,4 @@
--- Where an id is in a list whose ids may have holes. Writes nothing.
+-- Find an id in a list whose ids may have holes. Writes nothing.
 -- KEYS messages
 -- ARGV id
 -- Result {position of the last message whose id is <= id (-1: none), 1 if it has the id, the id after it ('' at the end)}

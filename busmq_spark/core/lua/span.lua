@@ -1,4 +1,4 @@
--- What a mirror must know of queues at their origin, each of one moment. Writes nothing.
+-- Return a snapshot of each queue at the origin of a mirror. Writes nothing.
 -- KEYS metadata messages msgid, for each queue
 -- ARGV for each queue after upto: ids whose fingerprints are wanted, -1 for none; upto 0: the newest stored one
 -- Result for each queue nine items: ttl (0: no such queue), born, maxsize, last id given, oldest id ('' when empty), the id upto, mark of after, mark

@@ -1,8 +1,8 @@
--- What a planner must know of some queues, in one round trip. Writes nothing.
+-- Return the states of some queues for a planner, in one round trip. Writes nothing.
 -- KEYS metadata messages msgid, for each queue
 -- ARGV for each queue the id whose fingerprint is wanted, -1 for none
 -- Result for each queue ten items: ttl (0: no such queue), born, maxsize, last id given, oldest id, newest id, count, mark of the wanted id, mark of
--- the newest, and, of a queue that keeps what is acknowledged, up to where all readers have acknowledged it ('' of another). In one flat list: Redis sends every nested one in a packet of its own, which costs as much as all the rest.
+-- the newest, and, of a queue that keeps what is acknowledged, the id up to which all readers have acknowledged it ('' of another). In one flat list: Redis sends every nested one in a packet of its own, which costs as much as all the rest.
 -- Ids are text, '' when there is none: Lua integers would survive, but text keeps them exact for every client.
 -- @include stored
 -- @include mark

@@ -1,9 +1,8 @@
--- When messages came, as pairs of a clock. Writes nothing.
+-- Return the times of messages, as pairs of a clock. Writes nothing.
 -- KEYS metadata clock
 -- ARGV first last most (ids, both inclusive; most pairs)
--- Result {incarnation of the queue, flat pairs ms, id …}: from the last one before first, where there is one, to the first one at or behind last. An id
--- came after the time of the last pair before it, and at the latest at that of the next. Fewer where there are more than most: ask again for the ids
--- behind the last pair.
+-- Result {incarnation of the queue, flat pairs ms, id …}: from the last one before first, where there is one, to the first one at or after last. An id
+-- came after the time of the last pair before it, and at the latest at that of the next. Fewer where there are more than most: ask again for the ids after the last pair.
 -- @include before
 local stored = redis.call('HMGET', KEYS[1], 'clock', 'born')
 local born = stored[2] or ''

@@ -1,9 +1,9 @@
--- Be a member of a group of a topic for some time from now on, or be none any more; and see who is. Members say nothing of who owns what: that is a
+-- Join a group of a topic for some time, or leave it, and return its members. Members say nothing of who owns what: that is a
 -- lease of each partition queue.
 -- KEYS members
 -- ARGV member stay_ms ttl_s changed group dead...
---      stay_ms: 0 to leave. changed: the channel on which the group is published when it has other members now. dead: members known to be
--- Result {now, member, until, member ...}: who is a member, this one too unless it leaves. now, until: ms since 1970
+--      stay_ms: 0 to leave. changed: the channel on which the group is published when its members change. dead: members known to be
+-- Result {now, member, until, member ...}: the members, with this one unless it leaves. now, until: ms since 1970
 local member, stay, members = ARGV[1], tonumber(ARGV[2]), KEYS[1]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

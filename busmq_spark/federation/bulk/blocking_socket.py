@@ -1,6 +1,8 @@
-"""A blocking web socket for ``busmq.bulk.v1``: large messages go from the kernel into memory that Arrow can use, and are copied no more.
+"""A blocking web socket for ``busmq.bulk.v1``: large messages go from the kernel into memory that
+Arrow can use, and are copied no more.
 
-The handshake is the websockets package's. Its own blocking client hands each message through a second thread, which costs more than all else here.
+The handshake is the websockets package's. Its own blocking client hands each message through a
+second thread, which costs more than all else here.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireFormatError
-from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress, authorization_header
+from busmq_spark.federation.address import (
+    CONNECT_TIMEOUT_S,
+    FederationAddress,
+    authorization_header,
+)
 from busmq_spark.federation.bulk.frames import make_wire_error
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.http_answers import handshake_error
@@ -29,7 +35,9 @@ from busmq_spark.federation.proxies import open_tunnel, proxy_of
 from busmq_spark.federation.silent_log import WIRE_LOG
 
 PING_AFTER_SILENCE_S = 5.0
-"""After so long without a byte the server is pinged, and after as long again it counts as gone: a half-open link never breaks by itself."""
+"""After so long without a byte the server is pinged, and after as long again it counts as gone: a
+half-open link never breaks by itself.
+"""
 SEND_TIMEOUT_S = 20.0
 MAX_MESSAGE_BYTES = 1536 * 1024 * 1024
 """Longest message taken: a reply of Redis with one value of 512 MB and what came before it."""
@@ -41,10 +49,14 @@ _MAX_PREALLOCATED_BYTES = 16 * 1024 * 1024
 
 
 class BulkWebSocket:
-    """One open connection. One thread. Everything that goes wrong on the way is FederationLost; then ``close`` it."""
+    """An open connection. Only one thread may use it. Everything that goes wrong on the way is
+    FederationLost; then ``close`` it.
+    """
 
     def __init__(self, address: FederationAddress) -> None:
-        """Connects. Raises FederationLost, FederationRefused (``details["status"]``: the HTTP status; 101 where bulk is not spoken), TlsFailed."""
+        """Connects. Raises FederationLost, FederationRefused (``details["status"]``: the HTTP
+        status; 101 where bulk is not spoken), TlsFailed.
+        """
         self.url = address.url
         self._buffer = memoryview(bytearray(_SMALL_MESSAGE_BYTES))
         self._at = self._used = 0
@@ -73,8 +85,15 @@ class BulkWebSocket:
                 self._handle_control_frame(opcode, bytes(self._read_payload(length)))
                 continue
             size += length
-            if opcode != (Opcode.CONT if parts else Opcode.BINARY) or size > MAX_MESSAGE_BYTES or len(parts) >= MAX_FRAMES_PER_MESSAGE:
-                raise make_wire_error(f"a web-socket frame {opcode} of {length} bytes behind {len(parts)} others", "binary messages")
+            if (
+                opcode != (Opcode.CONT if parts else Opcode.BINARY)
+                or size > MAX_MESSAGE_BYTES
+                or len(parts) >= MAX_FRAMES_PER_MESSAGE
+            ):
+                raise make_wire_error(
+                    f"a web-socket frame {opcode} of {length} bytes behind {len(parts)} others",
+                    "binary messages",
+                )
             parts.append(self._read_payload(length))
             if final:
                 return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
@@ -93,7 +112,9 @@ class BulkWebSocket:
         return True
 
     def _receive_available(self) -> bool:
-        """Take what has come without waiting. Asking the socket itself, since under TLS not all that comes is for us."""
+        """Take what has come without waiting. Asking the socket itself, since under TLS not all
+        that comes is for us.
+        """
         try:
             self._socket.settimeout(0)
             self._at, self._used = 0, self._socket.recv_into(self._buffer)
@@ -114,10 +135,12 @@ class BulkWebSocket:
             self._socket.send(Frame(Opcode.CLOSE, struct.pack(">H", 1000)).serialize(mask=True))
         self._socket.close()
 
-    # -- opening --------------------------------------------------------------------------------------------------------------------------
+    # -- opening -----------------------------------------------------------------------------------
 
     def _handshake(self, uri: WebSocketURI, secret: str) -> None:
-        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(BULK_SUBPROTOCOL)], logger=WIRE_LOG)
+        protocol = ClientProtocol(
+            uri, subprotocols=[Subprotocol(BULK_SUBPROTOCOL)], logger=WIRE_LOG
+        )
         request = protocol.connect()
         request.headers.update(authorization_header(secret))
         protocol.send_request(request)
@@ -128,29 +151,42 @@ class BulkWebSocket:
                 self._socket.sendall(data)
             while response is None and protocol.handshake_exc is None:
                 if time.monotonic() > deadline:
-                    raise self._lost_error(f"no answer to the handshake within {CONNECT_TIMEOUT_S:g} s")
+                    raise self._lost_error(
+                        f"no answer to the handshake within {CONNECT_TIMEOUT_S:g} s"
+                    )
                 if data := self._socket.recv(_SMALL_MESSAGE_BYTES):
                     protocol.receive_data(data)
                 else:
                     protocol.receive_eof()
-                response = next((event for event in protocol.events_received() if isinstance(event, Response)), None)
+                response = next(
+                    (event for event in protocol.events_received() if isinstance(event, Response)),
+                    None,
+                )
         except OSError as error:
             raise self._lost_error(str(error) or type(error).__name__) from error
         self._check_handshake_response(protocol, response)
         self._socket.settimeout(PING_AFTER_SILENCE_S)
 
-    def _check_handshake_response(self, protocol: ClientProtocol, response: Response | None) -> None:
+    def _check_handshake_response(
+        self, protocol: ClientProtocol, response: Response | None
+    ) -> None:
         if response is None:
-            raise self._lost_error(f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})")
+            raise self._lost_error(
+                f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})"
+            )
         status = response.status_code
         if status != 101:
             raise handshake_error(self.url, status, location=response.headers.get("Location", ""))
         if isinstance(protocol.handshake_exc, InvalidHandshake | WebSocketException):
-            raise self._lost_error(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
+            raise self._lost_error(
+                f"a handshake that is none ({type(protocol.handshake_exc).__name__})"
+            )
         if protocol.subprotocol != BULK_SUBPROTOCOL:
-            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK_SUBPROTOCOL}", status=status)
+            raise FederationRefused(
+                url=self.url, reason=f"it does not speak {BULK_SUBPROTOCOL}", status=status
+            )
 
-    # -- bytes ----------------------------------------------------------------------------------------------------------------------------
+    # -- bytes -------------------------------------------------------------------------------------
 
     def _read_frame_head(self) -> tuple[bool, int, int]:
         """Whether the next frame ends a message, its opcode, and the length of its payload."""
@@ -163,7 +199,10 @@ class BulkWebSocket:
         elif length == 127:
             length = struct.unpack(">Q", self._read_few_bytes(8))[0]
         if length > (MAX_MESSAGE_BYTES if first & 0x0F < Opcode.CLOSE else 125):
-            raise make_wire_error(f"a web-socket frame of {length} bytes", f"at most {MAX_MESSAGE_BYTES}, and 125 of a control frame")
+            raise make_wire_error(
+                f"a web-socket frame of {length} bytes",
+                f"at most {MAX_MESSAGE_BYTES}, and 125 of a control frame",
+            )
         return bool(first & 0x80), first & 0x0F, length
 
     def _handle_control_frame(self, opcode: int, payload: bytes) -> None:
@@ -214,7 +253,9 @@ class BulkWebSocket:
             if not got:
                 raise self._lost_error("it closed the connection")
             return got
-        raise self._lost_error(f"no byte within {2 * PING_AFTER_SILENCE_S:g} s, although it was pinged")
+        raise self._lost_error(
+            f"no byte within {2 * PING_AFTER_SILENCE_S:g} s, although it was pinged"
+        )
 
     def _send_all(self, data: bytes) -> None:
         view = memoryview(data)
@@ -243,7 +284,9 @@ def _dial(uri: WebSocketURI, address: FederationAddress) -> Any:
         return context.wrap_socket(made, server_hostname=uri.host)
     except ssl.SSLCertVerificationError as error:
         made.close()
-        raise TlsFailed(url=address.url, reason=f"{error.verify_message} (federation.tls.*)") from None
+        raise TlsFailed(
+            url=address.url, reason=f"{error.verify_message} (federation.tls.*)"
+        ) from None
     except BaseException:
         made.close()
         raise

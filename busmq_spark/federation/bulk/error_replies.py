@@ -1,4 +1,4 @@
-"""What a bulk server says when a call fails."""
+"""The replies of a bulk server when a call fails."""
 
 from __future__ import annotations
 
@@ -20,17 +20,25 @@ log = logging.getLogger("busmq_spark")
 
 
 def make_error_frame(id: int, error: BusError, asked: RedisLayout) -> BulkProtocolFrame:
-    """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
+    """The ERROR frame. If Redis is unreachable the reply says for how long to retry: longer where
+    another server may take over.
+    """
     head = encode_error(error)
     if not error_codec.is_shown_to_peers(error):
-        log.log(logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error)  # a lost link is asked about again and again
+        log.log(
+            logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error
+        )  # a lost link is asked about again and again
     if isinstance(error, LinkLost):
-        head["details"]["patience_s"] = int(max((retry_time_s(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))
+        head["details"]["patience_s"] = int(
+            max((retry_time_s(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S)
+        )
     return BulkProtocolFrame(BulkFrameKind.ERROR, id, head)
 
 
 async def send_or_disconnect(socket: ServerConnection, message: bytes, send_s: float) -> None:
-    """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""
+    """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and
+    ConnectionClosed raised.
+    """
     sending = asyncio.ensure_future(socket.send(message))
     left = (-1, -1)
     while True:

@@ -1,14 +1,18 @@
-"""Frames of ``busmq.bulk.v1``, the sub-protocol for Spark and Python: values with ``encode`` and ``decode``. One binary message is one frame:
+"""Frames of ``busmq.bulk.v1``, the sub-protocol for Spark and Python: values with ``encode`` and
+``decode``. A binary message is a frame:
 
     kind u8 | id u32 | length of head u32 | head: JSON, blanks after it | body
 
 Numbers are little endian. The body begins at a multiple of 64, so Arrow uses it where it lies.
 
 Rule 1. The client asks with CALL under an id of its own. REPLY or ERROR with that id ends the call.
-Rule 2. ``read`` is answered with SCHEMA, then ROWS (an Arrow IPC record batch each, the id of its first row in the head), then END or ERROR.
-        Bodies of ROWS use up credit, which the call brings and CREDIT adds to. While there is none left, nothing is sent. CANCEL ends it.
-        ``read_with_spans`` is answered with SPANS before that: what the queues were before anything of them was read.
-Rule 3. Whatever comes in, decoding gives a frame or raises WireFormatError, and needs no more memory than a few times the message.
+Rule 2. ``read`` is answered with SCHEMA, then ROWS (an Arrow IPC record batch each, the id of its
+        first row in the head), then END or ERROR. Bodies of ROWS use up credit, which the call
+        brings and CREDIT adds to. While there is none left, nothing is sent. CANCEL ends it.
+        ``read_with_spans`` is answered with SPANS before that: the states of the queues before any
+        row was read.
+Rule 3. Whatever comes in, decoding gives a frame or raises WireFormatError, and needs no more
+        memory than a few times the message.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ PROTOCOL_VERSION = 1
 MAX_CALL_ID = 2**32 - 1
 MAX_WHOLE_NUMBER = 2**53
 MAX_HEAD_BYTES = 4 * 1024 * 1024
-"""Longest head of a call: some ten thousand queues or staged lists. What JSON and Python make of it is a multiple."""
+"""Longest head of a call: some ten thousand queues or staged lists. The objects that JSON and
+Python make of it take a multiple.
+"""
 _BODY_ALIGNMENT = 64
 _PREFIX_FORMAT, _PREFIX_BYTES = "<BII", 9
 _COUNT_FORMAT, _COUNT_BYTES = "<I", 4
@@ -39,7 +45,7 @@ _LARGE_BINARY_SCHEMA = pa.schema([pa.field("value", pa.large_binary(), nullable=
 
 
 class BulkFrameKind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     CALL = 1
     REPLY = 2
@@ -54,7 +60,7 @@ class BulkFrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class BulkProtocolFrame:
-    """One message. ``head`` is what JSON can express; ``body`` is bytes, or a view of them."""
+    """A frame. ``head`` is what JSON can express; ``body`` is bytes, or a view of them."""
 
     kind: BulkFrameKind
     id: int
@@ -69,7 +75,13 @@ class BulkProtocolFrame:
         """Everything before the body."""
         head = json.dumps(self.head, separators=(",", ":"), allow_nan=False).encode("ascii")
         blanks = -(_PREFIX_BYTES + len(head)) % _BODY_ALIGNMENT if len(self.body) else 0
-        return b"".join((struct.pack(_PREFIX_FORMAT, self.kind, self.id, len(head) + blanks), head, b" " * blanks))
+        return b"".join(
+            (
+                struct.pack(_PREFIX_FORMAT, self.kind, self.id, len(head) + blanks),
+                head,
+                b" " * blanks,
+            )
+        )
 
 
 def decode_frame(message: bytes | memoryview | str) -> BulkProtocolFrame:
@@ -82,24 +94,40 @@ def decode_frame(message: bytes | memoryview | str) -> BulkProtocolFrame:
     kind, id, length = struct.unpack_from(_PREFIX_FORMAT, view)
     start = _PREFIX_BYTES + length
     if start > len(view):
-        raise make_wire_error(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
+        raise make_wire_error(
+            f"a head of {length} bytes in a message of {len(view)}", "one that is there"
+        )
     if kind not in BulkFrameKind._value2member_map_:
-        raise make_wire_error(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
-    return BulkProtocolFrame(BulkFrameKind(kind), id, _decode_json(view[_PREFIX_BYTES:start]), view[start:])
+        raise make_wire_error(
+            f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}"
+        )
+    return BulkProtocolFrame(
+        BulkFrameKind(kind), id, _decode_json(view[_PREFIX_BYTES:start]), view[start:]
+    )
 
 
 def announced_head_length(message: bytes | str) -> int:
-    """How long a message says that its head is."""
-    return int(struct.unpack_from(_PREFIX_FORMAT, message)[2]) if isinstance(message, bytes) and len(message) >= _PREFIX_BYTES else 0
+    """Return the announced length of a message's head."""
+    return (
+        int(struct.unpack_from(_PREFIX_FORMAT, message)[2])
+        if isinstance(message, bytes) and len(message) >= _PREFIX_BYTES
+        else 0
+    )
 
 
 def _decode_json(head: memoryview) -> Any:
     if has_too_many_values(text := bytes(head)):
-        raise make_wire_error(f"a head of {len(text)} bytes with more than {MAX_JSON_VALUES} values", "fewer")
+        raise make_wire_error(
+            f"a head of {len(text)} bytes with more than {MAX_JSON_VALUES} values", "fewer"
+        )
     try:
-        return json.loads(text.decode(), parse_constant=refuse_constant, parse_float=refuse_constant)
+        return json.loads(
+            text.decode(), parse_constant=refuse_constant, parse_float=refuse_constant
+        )
     except (ValueError, RecursionError):
-        raise make_wire_error("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
+        raise make_wire_error(
+            "a head that is no JSON of ours", "JSON in UTF-8, without fractions"
+        ) from None
 
 
 def make_wire_error(found: str, expected: str) -> WireFormatError:
@@ -109,7 +137,13 @@ def make_wire_error(found: str, expected: str) -> WireFormatError:
 
 def pack_values(values: Sequence[bytes]) -> bytes:
     """The body of a CALL that brings values: how many, their lengths, then they themselves."""
-    return b"".join((struct.pack(_COUNT_FORMAT, len(values)), struct.pack(f"<{len(values)}I", *map(len, values)), *values))
+    return b"".join(
+        (
+            struct.pack(_COUNT_FORMAT, len(values)),
+            struct.pack(f"<{len(values)}I", *map(len, values)),
+            *values,
+        )
+    )
 
 
 def unpack_values(body: bytes | memoryview) -> list[bytes]:
@@ -118,10 +152,14 @@ def unpack_values(body: bytes | memoryview) -> list[bytes]:
     count = struct.unpack_from(_COUNT_FORMAT, view)[0] if len(view) >= _COUNT_BYTES else 0
     at = _COUNT_BYTES * (1 + count)
     if not count or at > len(view):
-        raise make_wire_error(f"a list of {count} values in {len(view)} bytes", "at least one, and all of them")
+        raise make_wire_error(
+            f"a list of {count} values in {len(view)} bytes", "at least one, and all of them"
+        )
     lengths = struct.unpack_from(f"<{count}I", view, _COUNT_BYTES)
     if at + sum(lengths) != len(view):
-        raise make_wire_error(f"values of {sum(lengths)} bytes in {len(view) - at}", "lengths that add up")
+        raise make_wire_error(
+            f"values of {sum(lengths)} bytes in {len(view) - at}", "lengths that add up"
+        )
     values = []
     for length in lengths:
         values.append(bytes(view[at : at + length]))
@@ -130,7 +168,9 @@ def unpack_values(body: bytes | memoryview) -> list[bytes]:
 
 
 def rows_schema(values: Any) -> Any:
-    """The schema of ROWS that carry this Arrow array: one column ``value``, binary, or large_binary beyond 2 GB."""
+    """The schema of ROWS that carry this Arrow array: one column ``value``, binary, or large_binary
+    beyond 2 GB.
+    """
     return _LARGE_BINARY_SCHEMA if pa.types.is_large_binary(values.type) else _BINARY_SCHEMA
 
 
@@ -151,20 +191,28 @@ def decode_schema(body: bytes | memoryview) -> Any:
     for known in (_BINARY_SCHEMA, _LARGE_BINARY_SCHEMA):
         if found.equals(known):
             return known
-    raise make_wire_error(f"an Arrow schema of {len(found)} columns", "one column 'value' of binary or large_binary, not nullable")
+    raise make_wire_error(
+        f"an Arrow schema of {len(found)} columns",
+        "one column 'value' of binary or large_binary, not nullable",
+    )
 
 
 def encode_rows(values: Any) -> Any:
     """The body of ROWS: an Arrow IPC record batch, as an Arrow buffer."""
-    # Arrow's own pool keeps what it once had, for each thread: a server that was busy for a moment would stay large for ever (measured).
-    return pa.RecordBatch.from_arrays([values], schema=rows_schema(values)).serialize(memory_pool=pa.system_memory_pool())
+    # Arrow's own pool keeps what it once had, for each thread: a server that was busy for a moment
+    # would stay large for ever (measured).
+    return pa.RecordBatch.from_arrays([values], schema=rows_schema(values)).serialize(
+        memory_pool=pa.system_memory_pool()
+    )
 
 
 def _has_compressed_buffers(metadata: bytes) -> bool:
-    """Whether the record batch that this flatbuffer describes has compressed buffers, each with a length that Arrow would allocate unchecked."""
+    """Whether the record batch that this flatbuffer describes has compressed buffers, each with a
+    length that Arrow would allocate unchecked.
+    """
 
     def field_position(table: int, number: int) -> int:
-        """Where a field of the table is; 0 when it has none."""
+        """Return the position of a field of the table; 0 when it has none."""
         vtable = table - struct.unpack_from("<i", metadata, table)[0]
         if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", metadata, vtable)[0]:
             return 0
@@ -173,21 +221,31 @@ def _has_compressed_buffers(metadata: bytes) -> bool:
 
     root: int = struct.unpack_from(_COUNT_FORMAT, metadata)[0]
     header = field_position(root, 2)
-    return bool(header and field_position(header + struct.unpack_from(_COUNT_FORMAT, metadata, header)[0], 3))
+    return bool(
+        header
+        and field_position(header + struct.unpack_from(_COUNT_FORMAT, metadata, header)[0], 3)
+    )
 
 
 def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
-    """The Arrow array in the body of ROWS; it uses the memory of ``body``. Raises WireFormatError."""
+    """The Arrow array in the body of ROWS; it uses the memory of ``body``. Raises
+    WireFormatError.
+    """
     buffer = pa.py_buffer(body)
     try:
         message = pa.ipc.read_message(buffer)
         if _has_compressed_buffers(message.metadata.to_pybytes()):
-            raise make_wire_error("a compressed record batch", "rows that are all there, not compressed")
+            raise make_wire_error(
+                "a compressed record batch", "rows that are all there, not compressed"
+            )
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError, struct.error):
         raise make_wire_error("no Arrow record batch of the schema", "one") from None
     values = batch.column(0)
     if not len(values) or values.null_count or values.nbytes > len(buffer):
-        raise make_wire_error(f"a record batch of {len(values)} rows, {values.null_count} of them null", "rows that are all there, not compressed")
+        raise make_wire_error(
+            f"a record batch of {len(values)} rows, {values.null_count} of them null",
+            "rows that are all there, not compressed",
+        )
     return values

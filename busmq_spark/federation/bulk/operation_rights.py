@@ -1,4 +1,6 @@
-"""The rights that operations of ``busmq.bulk.v1`` need, from their arguments, and the keys that they touch."""
+"""The rights that operations of ``busmq.bulk.v1`` need, from their arguments, and the keys that
+they touch.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ ADMIN_VERBS: Verbs = ("admin",)
 
 
 def rights_on_any_queue(verbs: Verbs) -> Callable[..., Iterable[RequiredRight]]:
-    """The verbs on any queue: what is asked names none."""
+    """Require the verbs on any queue, for an operation that names none."""
     return lambda *_: [RequiredRight(verbs, "queue", None)]
 
 
@@ -32,19 +34,26 @@ def rights_on_queues(verbs: Verbs) -> Callable[..., list[RequiredRight]]:
     def required_rights(first: Any, *_: Any) -> list[RequiredRight]:
         found = [first] if isinstance(first, str | Range) else first
         names = dict.fromkeys(each.queue if isinstance(each, Range) else each for each in found)
-        return [RequiredRight(verbs, "queue", name) for name in names] or [RequiredRight(verbs, "queue", None)]
+        return [RequiredRight(verbs, "queue", name) for name in names] or [
+            RequiredRight(verbs, "queue", None)
+        ]
 
     return required_rights
 
 
 def rights_to_consume(queues: Any, name: str, *_: Any) -> list[RequiredRight]:
     """To consume the queues, and as this subscription, if it is one."""
-    return [*rights_on_queues(CONSUME_VERBS)(queues), *([RequiredRight(CONSUME_VERBS, "subscription", name)] if name else [])]
+    return [
+        *rights_on_queues(CONSUME_VERBS)(queues),
+        *([RequiredRight(CONSUME_VERBS, "subscription", name)] if name else []),
+    ]
 
 
 def rights_to_keep_alive(queues: Any, subscription: str, token: str) -> Iterable[RequiredRight]:
     """Without a token no lease is renewed: who only looks keeps its queues, too."""
-    return rights_to_consume(queues, subscription) if token else rights_on_queues(BROWSE_VERBS)(queues)
+    return (
+        rights_to_consume(queues, subscription) if token else rights_on_queues(BROWSE_VERBS)(queues)
+    )
 
 
 def rights_on_topic(topic: str) -> list[RequiredRight]:
@@ -53,16 +62,25 @@ def rights_on_topic(topic: str) -> list[RequiredRight]:
 
 
 def rights_to_take_commands(queue: str) -> list[RequiredRight]:
-    """From then on the queue takes one group only: that is a setting of it, as those that are given where it is made."""
+    """From then on the queue takes one group only: that is a setting of it, as those that are given
+    where it is made.
+    """
     return [RequiredRight(PUSH_VERBS, "queue", queue), RequiredRight(CREATE_VERBS, "queue", queue)]
 
 
-def rights_to_subscribe_events(queue: str, patterns: Sequence[str], end: bool) -> list[RequiredRight]:
-    """To push to the queue and, but to end rows of one's own, to take the events of each pattern."""
+def rights_to_subscribe_events(
+    queue: str, patterns: Sequence[str], end: bool
+) -> list[RequiredRight]:
+    """To push to the queue and, but to end rows of one's own, to take the events of each
+    pattern.
+    """
     if len(patterns) > CHUNK_MESSAGES:
         raise make_wire_error(f"{len(patterns)} patterns", f"at most {CHUNK_MESSAGES}")
     taken = [] if end else dict.fromkeys(patterns)
-    return [RequiredRight(PUSH_VERBS, "queue", queue), *(RequiredRight(VERBS, EVENT_KIND, pattern) for pattern in taken)]
+    return [
+        RequiredRight(PUSH_VERBS, "queue", queue),
+        *(RequiredRight(VERBS, EVENT_KIND, pattern) for pattern in taken),
+    ]
 
 
 def rights_on_lists(lists: Iterable[StagedList]) -> list[RequiredRight]:
@@ -81,7 +99,10 @@ def rights_to_begin(name: str, _: str, queues: Any) -> list[RequiredRight]:
 
 def rights_to_stage(queue: str, _: str, __: int, run: SinkRun) -> list[RequiredRight]:
     """To push to the queue, and to have the sink, if it is one that can be named."""
-    return [RequiredRight(PUSH_VERBS, "queue", queue), *(rights_on_sink(run.sink) if run.sink else [])]
+    return [
+        RequiredRight(PUSH_VERBS, "queue", queue),
+        *(rights_on_sink(run.sink) if run.sink else []),
+    ]
 
 
 def rights_to_commit(queue: str, sink: str, _: int, lists: Any) -> list[RequiredRight]:
@@ -129,6 +150,8 @@ KEYS_OF_OPERATION: dict[str, str] = {
     "ends": "messages",
     "trim": "messages",
 }
-"""What each operation touches in Redis: keys of the queues that it names, ``lease:<subscription>``, ``stage:<list>``
-and ``stages:<sink>`` of them among these; ``sink`` and ``sink-queues`` are ``bus:sink:…`` and ``bus:sink-queues:…`` of the
-peer's own sinks, ``topic`` is ``bus:topic:<topic>``, and ``subscriptions`` ``bus:subscriptions``."""
+"""The keys that each operation touches in Redis: keys of the queues that it names,
+``lease:<subscription>``, ``stage:<list>`` and ``stages:<sink>`` of them among these; ``sink`` and
+``sink-queues`` are ``bus:sink:…`` and ``bus:sink-queues:…`` of the peer's own sinks, ``topic`` is
+``bus:topic:<topic>``, and ``subscriptions`` ``bus:subscriptions``.
+"""

@@ -1,4 +1,6 @@
-"""Wakes a waiting thread at a push to any of some queues of another data centre, over ``busmq.bulk.v1``."""
+"""Wakes a waiting thread at a push to any of some queues of another data centre, over
+``busmq.bulk.v1``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from busmq_spark.federation.bulk.client import FederationBulkClient
 from busmq_spark.redis_io.push_listener import PushListenerThread
 
 PUSH_WAIT_MS = 2_000
-"""How long one ``wait`` of a push listener stays open; new queues are listened to after as long at most."""
+"""Milliseconds for which one ``wait`` of a push listener stays open; new queues are listened to
+after as long at most.
+"""
 log = logging.getLogger("busmq_spark")
 
 
@@ -32,12 +36,15 @@ class FederationPushListenerThread(PushListenerThread):
                 while not (self._stopped.is_set() or self._changed.is_set()):
                     if self._call_once("wait", PUSH_WAIT_MS):
                         self._notified.set()
-                        self._stopped.wait(0.002)  # wakes the reader a few hundred times a second at most
+                        self._stopped.wait(
+                            0.002
+                        )  # wakes the reader a few hundred times a second at most
             except LinkLost as error:
                 log.debug("push listener: %s", error)
                 self._stopped.wait(1.0)
             except BusError as error:
-                # A server without bulk notifies of no pushes either; one that refuses other calls too raises its error in the store's next call.
+                # A server without bulk notifies of no pushes either; one that refuses other calls
+                # too raises its error in the store's next call.
                 log.log(
                     logging.DEBUG if isinstance(error, FederationRefused) else logging.WARNING,
                     "pushes are not received, new messages are found by polling only: %s",

@@ -1,4 +1,6 @@
-"""Which pushes one bulk connection is notified of: ``listen`` says to which queues, ``wait`` is answered when something was pushed to one of them."""
+"""Which pushes one bulk connection is notified of: ``listen`` says to which queues, ``wait`` is
+answered when something was pushed to one of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 CONFIRM_TIMEOUT_S = 5.0
-"""How long an answer to ``listen`` waits for Redis to confirm."""
+"""Seconds for which an answer to ``listen`` waits for Redis to confirm."""
 MAX_LISTENED_QUEUES = 20_000
 
 
@@ -28,16 +30,27 @@ class BulkPushSubscriptions:
     async def replace_queues(self, queues: tuple[str, ...]) -> None:
         """Subscribe to exactly these queues; after it has returned every push is noticed."""
         if len(queues) > MAX_LISTENED_QUEUES:
-            raise make_wire_error(f"{len(queues)} queues to listen to", f"at most {MAX_LISTENED_QUEUES}")
+            raise make_wire_error(
+                f"{len(queues)} queues to listen to", f"at most {MAX_LISTENED_QUEUES}"
+            )
         store = self._executor.operations.store
         places = await self._executor.run_in_thread(store.locate, queues)
         wanted = {store.keys(queue).available: places[queue] for queue in queues}
-        for channel in [channel for channel, server in self._servers.items() if wanted.get(channel) != server]:
+        for channel in [
+            channel for channel, server in self._servers.items() if wanted.get(channel) != server
+        ]:
             self._connections[self._servers.pop(channel)].unsubscribe(channel, self._on_push)
-        new = {channel: server for channel, server in wanted.items() if channel not in self._servers}
+        new = {
+            channel: server for channel, server in wanted.items() if channel not in self._servers
+        }
         self._servers.update(new)
-        if adding := [asyncio.create_task(self._subscribe(channel, server), name="bulk: listening") for channel, server in new.items()]:
-            await asyncio.wait(adding, timeout=CONFIRM_TIMEOUT_S)  # after a time-out Redis is unreachable: ``_notified`` is set when it is back
+        if adding := [
+            asyncio.create_task(self._subscribe(channel, server), name="bulk: listening")
+            for channel, server in new.items()
+        ]:
+            await asyncio.wait(
+                adding, timeout=CONFIRM_TIMEOUT_S
+            )  # after a time-out Redis is unreachable: ``_notified`` is set when it is back
         self._notified.set()
 
     async def wait_for_push(self, timeout_s: float) -> bool:

@@ -9,7 +9,9 @@ from busmq_spark.store.redis_store import RedisStore
 
 
 class BulkReadStorePool:
-    """Stores for reads, with their connections to Redis: one that has ended its read well is used again."""
+    """Stores for reads, with their connections to Redis: one that has ended its read well is used
+    again.
+    """
 
     def __init__(self, layout: RedisLayout, most: int) -> None:
         self._layout, self._most = layout, most
@@ -17,7 +19,7 @@ class BulkReadStorePool:
         self._event_tables = EventTableCache()
 
     def take_store(self) -> RedisStore:
-        """One that is free, or a new one. All share one table of subscriptions to events."""
+        """Return a free store, or a new one. All share one table of subscriptions to events."""
         if self._idle:
             return self._idle.pop()
         made = RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES)

@@ -1,9 +1,13 @@
-"""Serves ``busmq.bulk.v1`` on web sockets that a federation server has let in. The store is synchronous and runs in a few threads.
+"""Serves ``busmq.bulk.v1`` on web sockets that a federation server has let in. The store is
+synchronous and runs in a few threads.
 
-Rule 1. Calls of one connection are worked off in their order, on one store. Range reads run beside them, each on a store of its own.
-Rule 2. A connection costs bounded memory: calls in flight are counted, a read holds two replies of Redis, and only as many ROWS are sent as the
-        peer gave credit for. A peer that takes nothing off the wire for ``send_s``, or gives a read no credit for as long, is cut off.
-Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them (store_executor.py).
+Rule 1. Calls of one connection are worked off in their order, on one store. Range reads run beside
+        them, each on a store of its own.
+Rule 2. A connection costs bounded memory: calls in flight are counted, a read holds two replies of
+        Redis, and only as many ROWS are sent as the peer gave credit for. A peer that takes nothing
+        off the wire for ``send_s``, or gives a read no credit for as long, is cut off.
+Rule 3. If a connection ends, its reads stop at their next step and its stores are closed once no
+        thread uses them (store_executor.py).
 """
 
 from __future__ import annotations
@@ -30,9 +34,19 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, RpcOperation, RpcTarget, ServerHello
 from busmq_spark.federation.bulk.push_subscriptions import BulkPushSubscriptions
 from busmq_spark.federation.bulk.read_store_pool import BulkReadStorePool
-from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RangeReadFrameProducer, ask_spans_and_stored_ranges
+from busmq_spark.federation.bulk.row_frames import (
+    MAX_RANGES_PER_READ,
+    RangeReadFrameProducer,
+    ask_spans_and_stored_ranges,
+)
 from busmq_spark.federation.bulk.rpc_handler import check_rights_and_names
-from busmq_spark.federation.bulk.store_executor import CreditedRead, QueueServerCache, StoreExecutor, StoreExecutorByClient, StoreThreadPool
+from busmq_spark.federation.bulk.store_executor import (
+    CreditedRead,
+    QueueServerCache,
+    StoreExecutor,
+    StoreExecutorByClient,
+    StoreThreadPool,
+)
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
 from busmq_spark.federation.gate.rights import Identity
@@ -45,37 +59,60 @@ from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
 MAX_READS_PER_CONNECTION = 4
 """Range reads of one connection at once."""
 MAX_READS_IN_ALL = 64
-"""Range reads that hold memory at once, of all connections: some 18 MB each. Further ones wait in line; each secret has few of them (limits)."""
+"""Range reads that hold memory at once, of all connections: some 18 MB each. Further ones wait in
+line; each secret has few of them (limits).
+"""
 MAX_UNANSWERED_CALLS = 64
-"""Calls of one connection taken and not yet answered; beyond that nothing more is read from it. They wait as bytes: read, they may take much more."""
+"""Calls of one connection taken and not yet answered; beyond that nothing more is read from it.
+They wait as bytes: read, they may take much more.
+"""
 MAX_PUSH_WAIT_S = 60.0
 SMALL_HEAD_BYTES = 64 * 1024
 """Beyond that a head is taken apart, and its names are checked, in a thread."""
 MAX_LARGE_HEADS_IN_WORK = 4
-"""Calls with large heads that are taken apart or in work at once, of all connections: read, each may take 50 MB."""
-CONCURRENT_OPERATIONS = tuple(name for name, operation in OPERATIONS.items() if operation.served_by is RpcTarget.CONCURRENT)
+"""Calls with large heads that are taken apart or in work at once, of all connections: read, each
+may take 50 MB.
+"""
+CONCURRENT_OPERATIONS = tuple(
+    name for name, operation in OPERATIONS.items() if operation.served_by is RpcTarget.CONCURRENT
+)
 MAX_CLIENT_ID_LENGTH = 64
 log = logging.getLogger("busmq_spark")
 
 
 class FederationBulkServer:
-    """What the bulk connections of one federation server share: threads, and one subscription to each Redis.
+    """The part that the bulk connections of one federation server share: threads, and one
+    subscription to each Redis.
 
-    async with FederationBulkServer(bus.options, limits) as bulk: … await bulk.serve(socket, identity)   # returns when the connection ends
+    async with FederationBulkServer(bus.options, limits) as bulk:
+        await bulk.serve(socket, identity)  # returns when the connection ends
     """
 
     def __init__(
-        self, options: RedisOptions, limits: PeerLimits | None = None, metrics: Metrics | None = None, quotas: PerSecretQuotas | None = None
+        self,
+        options: RedisOptions,
+        limits: PeerLimits | None = None,
+        metrics: Metrics | None = None,
+        quotas: PerSecretQuotas | None = None,
     ) -> None:
         self.limits, metrics = limits or PeerLimits(), metrics or Metrics()
         self.counts = BulkServerCounters(metrics)
         self.layout: RedisLayout = redis_layout(options)
-        self.pool, self.quotas = StoreThreadPool(), quotas or PerSecretQuotas(self.limits, metrics, ())
+        self.pool, self.quotas = (
+            StoreThreadPool(),
+            quotas or PerSecretQuotas(self.limits, metrics, ()),
+        )
         self.large = asyncio.Semaphore(MAX_LARGE_HEADS_IN_WORK)
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
-        self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = QueueServerCache(), StoreExecutorByClient(), BulkReadStorePool(self.layout, MAX_READS_IN_ALL)
+        self.reads = [
+            asyncio.Semaphore(each) for _ in self.pubsub
+        ]  # for each Redis, so that one that is silent holds up its own readers only
+        self.places, self.clients, self.stores = (
+            QueueServerCache(),
+            StoreExecutorByClient(),
+            BulkReadStorePool(self.layout, MAX_READS_IN_ALL),
+        )
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_BulkSession] = set()
@@ -83,12 +120,20 @@ class FederationBulkServer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         tasks = [*self._listening, *self._leaving]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await wait_at_most(self.limits.close_s, lambda: asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True))
+        await wait_at_most(
+            self.limits.close_s,
+            lambda: asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True),
+        )
         self.stores.close()
 
     async def serve(self, socket: LimitedServerConnection, identity: Identity) -> None:
@@ -106,22 +151,30 @@ class FederationBulkServer:
         await asyncio.gather(*(session.drain() for session in self._sessions))
 
     def close_going_away(self, socket: LimitedServerConnection) -> None:
-        """Close a connection; its peer has ``close_s`` to agree, which draining does not wait for."""
-        task = asyncio.create_task(socket.close(1001, "going away"), name="bulk: closing a connection")
+        """Close a connection; its peer has ``close_s`` to agree, which draining does not wait
+        for.
+        """
+        task = asyncio.create_task(
+            socket.close(1001, "going away"), name="bulk: closing a connection"
+        )
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
     def make_executor(self, identity: Identity) -> StoreExecutor:
         """A store for a peer."""
         quota = self.quotas.quota_of(identity.name)
-        return StoreExecutor(self.layout, self.pool, identity, self.limits, quota, self.stores.take_store())
+        return StoreExecutor(
+            self.layout, self.pool, identity, self.limits, quota, self.stores.take_store()
+        )
 
     def on_disconnect(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
         if executor.is_idle:
             self.clients.forget_executor(client, executor)
             return
-        task = asyncio.create_task(executor.wait_until_idle(), name="bulk: a call outlives its connection")
+        task = asyncio.create_task(
+            executor.wait_until_idle(), name="bulk: a call outlives its connection"
+        )
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         task.add_done_callback(lambda _: self.clients.forget_executor(client, executor))
@@ -129,7 +182,10 @@ class FederationBulkServer:
     def start_receiving_pushes(self) -> None:
         """Subscribe to pushes, at the request of the first peer."""
         if not self._listening:
-            self._listening = [asyncio.create_task(self._receive_pushes(connection), name="bulk: pub/sub") for connection in self.pubsub]
+            self._listening = [
+                asyncio.create_task(self._receive_pushes(connection), name="bulk: pub/sub")
+                for connection in self.pubsub
+            ]
 
     async def _receive_pushes(self, connection: PubSubConnection) -> None:
         while True:
@@ -141,9 +197,11 @@ class FederationBulkServer:
 
 
 class _BulkSession:
-    """One connection."""
+    """A connection."""
 
-    def __init__(self, server: FederationBulkServer, socket: LimitedServerConnection, identity: Identity) -> None:
+    def __init__(
+        self, server: FederationBulkServer, socket: LimitedServerConnection, identity: Identity
+    ) -> None:
         self._server = server
         self._limits = server.limits
         self._socket = socket
@@ -173,13 +231,20 @@ class _BulkSession:
         except ConnectionClosed:
             pass
         finally:
-            tasks = [worker, taking, *self._waits, *(r.task for r in self._reads.values() if r.task is not None)]
+            tasks = [
+                worker,
+                taking,
+                *self._waits,
+                *(r.task for r in self._reads.values() if r.task is not None),
+            ]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain(self) -> None:
-        """Until its calls are answered and its reads are over; then the connection is closed, and the peer connects elsewhere."""
+        """Until its calls are answered and its reads are over; then the connection is closed, and
+        the peer connects elsewhere.
+        """
         while self._pending or self._reads:
             self._room.clear()
             await self._room.wait()
@@ -200,38 +265,52 @@ class _BulkSession:
             message = frame = None  # the last one is not held while the next is awaited
             message = await self._socket.recv()
             await turns.wait()
-            if isinstance(message, bytes) and frames.announced_head_length(message) > SMALL_HEAD_BYTES:
+            if (
+                isinstance(message, bytes)
+                and frames.announced_head_length(message) > SMALL_HEAD_BYTES
+            ):
                 await self._enqueue_call(message)
                 continue
             began = monotonic()
             frame = frames.decode_frame(message)
             turns.charge(monotonic() - began)
             match frame.kind:
-                case BulkFrameKind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in CONCURRENT_OPERATIONS:
+                case BulkFrameKind.CALL if (
+                    isinstance(frame.head, dict) and frame.head.get("op") in CONCURRENT_OPERATIONS
+                ):
                     await self._answer_call(frame)
                 case BulkFrameKind.CALL:
                     await self._enqueue_call(bytes(message))
-                case BulkFrameKind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE_NUMBER:
+                case BulkFrameKind.CREDIT if (
+                    type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE_NUMBER
+                ):
                     if frame.id in self._reads:
                         self._reads[frame.id].grant_credit(frame.head)
                 case BulkFrameKind.CANCEL:
                     if (reading := self._reads.get(frame.id)) and reading.task:
                         reading.task.cancel()
                 case _:
-                    raise frames.make_wire_error(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
+                    raise frames.make_wire_error(
+                        f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL"
+                    )
 
     async def _enqueue_call(self, message: bytes) -> None:
         """In its turn. Nothing more is read while too much waits."""
         size = frames.announced_head_length(message)
         if size > frames.MAX_HEAD_BYTES:
-            raise frames.make_wire_error(f"a head of {size} bytes", f"at most {frames.MAX_HEAD_BYTES}")
+            raise frames.make_wire_error(
+                f"a head of {size} bytes", f"at most {frames.MAX_HEAD_BYTES}"
+            )
         self._pending += 1
         self._pending_bytes += len(message)
         self._quota.count_bytes(len(message))
         self._socket.release_taken()
         await self._calls.put(message)
         del message
-        while self._pending >= MAX_UNANSWERED_CALLS or self._pending_bytes >= self._limits.in_flight_bytes:
+        while (
+            self._pending >= MAX_UNANSWERED_CALLS
+            or self._pending_bytes >= self._limits.in_flight_bytes
+        ):
             self._room.clear()
             await self._room.wait()
 
@@ -239,13 +318,16 @@ class _BulkSession:
         while True:
             message = await self._calls.get()
             if frames.announced_head_length(message) > SMALL_HEAD_BYTES:
-                async with self._server.large:  # the other peers' loop is this one, and they share its memory
+                async with (
+                    self._server.large
+                ):  # the other peers' loop is this one, and they share its memory
                     frame = await asyncio.to_thread(frames.decode_frame, message)
                     await self._answer_call(frame, large=True)
             else:
                 await self._answer_call(frames.decode_frame(message))
             size = len(message)
-            frame = message = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
+            # A frame is not kept until the next call comes
+            frame = message = None  # type: ignore[assignment]
             self._pending -= 1
             self._pending_bytes -= size
             self._quota.count_bytes(-size)
@@ -256,7 +338,11 @@ class _BulkSession:
         try:
             if frame.kind is not BulkFrameKind.CALL:
                 raise frames.make_wire_error(f"a large frame {frame.kind.name}", "a CALL")
-            name, operation, arguments = await asyncio.to_thread(self._decode_call, frame) if large else self._decode_call(frame)
+            name, operation, arguments = (
+                await asyncio.to_thread(self._decode_call, frame)
+                if large
+                else self._decode_call(frame)
+            )
             self._server.counts.calls.add(operation=name)
             await self._run_call(frame, name, operation, arguments)
         except ConnectionClosed:
@@ -264,14 +350,22 @@ class _BulkSession:
         except BusError as error:
             self._server.counts.refused.add()
             await self._send_frame(make_error_frame(frame.id, error, self._server.layout))
-        except Exception:  # whatever it is: one call must not end the others of its peer, and the log has it
+        except (
+            Exception
+        ):  # whatever it is: one call must not end the others of its peer, and the log has it
             log.exception("bulk: a call failed")
             self._server.counts.refused.add()
-            await self._send_frame(make_error_frame(frame.id, error_codec.UNEXPECTED_ERROR, self._server.layout))
+            await self._send_frame(
+                make_error_frame(frame.id, error_codec.UNEXPECTED_ERROR, self._server.layout)
+            )
 
     def _decode_call(self, frame: BulkProtocolFrame) -> tuple[str, RpcOperation, tuple[Any, ...]]:
         head = frame.head
-        if not isinstance(head, dict) or not isinstance(head.get("op"), str) or head.keys() != {"op", "args"}:
+        if (
+            not isinstance(head, dict)
+            or not isinstance(head.get("op"), str)
+            or head.keys() != {"op", "args"}
+        ):
             raise frames.make_wire_error("a call of another form", "op and args")
         name, operation = head["op"], OPERATIONS.get(head["op"])
         if operation is None:
@@ -282,42 +376,75 @@ class _BulkSession:
         check_rights_and_names(self._identity, operation, arguments)
         return name, operation, arguments
 
-    async def _run_call(self, frame: BulkProtocolFrame, name: str, operation: RpcOperation, arguments: tuple[Any, ...]) -> None:
+    async def _run_call(
+        self,
+        frame: BulkProtocolFrame,
+        name: str,
+        operation: RpcOperation,
+        arguments: tuple[Any, ...],
+    ) -> None:
         if operation.served_by is RpcTarget.CONCURRENT:
             getattr(self, f"_{name}")(frame.id, *arguments)
         elif operation.served_by is RpcTarget.SESSION:
             result = await getattr(self, f"_{name}")(*arguments)
-            await self._send_frame(BulkProtocolFrame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
+            await self._send_frame(
+                BulkProtocolFrame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result))
+            )
         else:
-            async with self._quota.discovering if name in ("discover", "event_queues") else nullcontext():
-                reply = await self._executor.run_in_thread(self._make_reply, frame, name, operation, arguments)
+            async with (
+                self._quota.discovering if name in ("discover", "event_queues") else nullcontext()
+            ):
+                reply = await self._executor.run_in_thread(
+                    self._make_reply, frame, name, operation, arguments
+                )
             await send_or_disconnect(self._socket, reply, self._limits.send_s)
 
-    def _make_reply(self, frame: BulkProtocolFrame, name: str, operation: RpcOperation, arguments: tuple[Any, ...]) -> bytes:
+    def _make_reply(
+        self,
+        frame: BulkProtocolFrame,
+        name: str,
+        operation: RpcOperation,
+        arguments: tuple[Any, ...],
+    ) -> bytes:
         """In a thread, since it may be large."""
         return BulkProtocolFrame(
-            BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.operations.run_call(name, arguments, frame.body))
+            BulkFrameKind.REPLY,
+            frame.id,
+            operation.result.encode(
+                self._executor.operations.run_call(name, arguments, frame.body)
+            ),
         ).encode()
 
     async def _hello(self, _: int, name: str) -> ServerHello:
-        """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
+        """Note the client, so that no call of its last connection is under way any more when its
+        next call comes.
+        """
         if len(name) > MAX_CLIENT_ID_LENGTH:
-            raise frames.make_wire_error(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT_ID_LENGTH}")
+            raise frames.make_wire_error(
+                f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT_ID_LENGTH}"
+            )
         if name and self._client is None:
             self._client = (self._identity.name, name)
-            await self._server.clients.replace_executor(self._client, self._executor, self._socket.transport.abort)
-        return ServerHello(frames.PROTOCOL_VERSION, self._server.layout.cluster, self._limits.message_bytes)
+            await self._server.clients.replace_executor(
+                self._client, self._executor, self._socket.transport.abort
+            )
+        return ServerHello(
+            frames.PROTOCOL_VERSION, self._server.layout.cluster, self._limits.message_bytes
+        )
 
     async def _listen(self, queues: tuple[str, ...]) -> None:
         self._server.start_receiving_pushes()
         await self._push_subscriptions.replace_queues(queues)
 
-    # -- beside ---------------------------------------------------------------------------------------------------------------------------
+    # -- beside ------------------------------------------------------------------------------------
 
     def _wait(self, id: int, timeout_ms: int) -> None:
         if self._waits:
             raise frames.make_wire_error("a second wait", "one at a time")
-        task = asyncio.create_task(self._reply_after_push(id, min(max(0.0, timeout_ms / 1000), MAX_PUSH_WAIT_S)), name="bulk: beside")
+        task = asyncio.create_task(
+            self._reply_after_push(id, min(max(0.0, timeout_ms / 1000), MAX_PUSH_WAIT_S)),
+            name="bulk: beside",
+        )
         self._waits.add(task)
         task.add_done_callback(self._waits.discard)
 
@@ -326,7 +453,7 @@ class _BulkSession:
         self._waits.clear()
         await self._send_frame(BulkProtocolFrame(BulkFrameKind.REPLY, id, notified))
 
-    # -- range reads ----------------------------------------------------------------------------------------------------------------------
+    # -- range reads -------------------------------------------------------------------------------
 
     def _read(self, id: int, part: Range, strict: bool, credit: int) -> None:
         self._read_many(id, (part,), strict, credit, "read")
@@ -334,28 +461,54 @@ class _BulkSession:
     def _read_with_spans(self, id: int, parts: Sequence[Range], credit: int) -> None:
         self._read_many(id, parts, False, credit, "read_with_spans")
 
-    def _read_many(self, id: int, parts: Sequence[Range], strict: bool, credit: int, name: str = "read_many") -> None:
+    def _read_many(
+        self, id: int, parts: Sequence[Range], strict: bool, credit: int, name: str = "read_many"
+    ) -> None:
         if not 0 < len(parts) <= MAX_RANGES_PER_READ:
             raise frames.make_wire_error(f"{len(parts)} ranges", f"1 to {MAX_RANGES_PER_READ}")
         if len(self._reads) >= MAX_READS_PER_CONNECTION or id in self._reads:
-            raise frames.make_wire_error(f"a read beside {len(self._reads)} others", f"at most {MAX_READS_PER_CONNECTION}, under ids of their own")
+            raise frames.make_wire_error(
+                f"a read beside {len(self._reads)} others",
+                f"at most {MAX_READS_PER_CONNECTION}, under ids of their own",
+            )
         reading = self._reads[id] = CreditedRead(credit)
-        reading.task = asyncio.create_task(self._answer_read(id, reading, parts, strict, name), name="bulk: read")
-        reading.task.add_done_callback(lambda _: self._forget_read(id, reading))  # also when cancelled before its first step
+        reading.task = asyncio.create_task(
+            self._answer_read(id, reading, parts, strict, name), name="bulk: read"
+        )
+        reading.task.add_done_callback(
+            lambda _: self._forget_read(id, reading)
+        )  # also when cancelled before its first step
 
-    async def _answer_read(self, id: int, reading: CreditedRead, parts: Sequence[Range], strict: bool, name: str) -> None:
+    async def _answer_read(
+        self, id: int, reading: CreditedRead, parts: Sequence[Range], strict: bool, name: str
+    ) -> None:
         executor, well = self._server.make_executor(self._identity), False
         try:
-            parts = await executor.run_in_thread(self._server.places.locate_ranges, executor.operations.store, parts)
+            parts = await executor.run_in_thread(
+                self._server.places.locate_ranges, executor.operations.store, parts
+            )
             if name == "read_with_spans":
-                spans, parts = await executor.run_in_thread(ask_spans_and_stored_ranges, executor.operations.store, parts)
-                await self._send_frame(BulkProtocolFrame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
+                spans, parts = await executor.run_in_thread(
+                    ask_spans_and_stored_ranges, executor.operations.store, parts
+                )
+                await self._send_frame(
+                    BulkProtocolFrame(
+                        BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)
+                    )
+                )
             async with AsyncExitStack() as turns:
-                for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
+                for server in sorted(
+                    {part.server for part in parts}
+                ):  # in one order, so that two never wait for each other
                     await turns.enter_async_context(self._quota.read_slots(server))
                     await turns.enter_async_context(self._server.reads[server])
                 await self._send_row_frames(
-                    id, reading, executor, RangeReadFrameProducer(executor.operations.store, parts, strict, many=name != "read")
+                    id,
+                    reading,
+                    executor,
+                    RangeReadFrameProducer(
+                        executor.operations.store, parts, strict, many=name != "read"
+                    ),
                 )
             well = True
             await self._send_frame(BulkProtocolFrame(BulkFrameKind.END, id))
@@ -367,7 +520,9 @@ class _BulkSession:
         except Exception:  # as in _answer_call
             log.exception("bulk: a read failed")
             with suppress(ConnectionClosed):
-                await self._send_frame(make_error_frame(id, error_codec.UNEXPECTED_ERROR, self._server.layout))
+                await self._send_frame(
+                    make_error_frame(id, error_codec.UNEXPECTED_ERROR, self._server.layout)
+                )
         finally:
             self._forget_read(id, reading)
             (self._server.stores.give_back_store if well else StoreExecutor.close)(executor)
@@ -377,18 +532,32 @@ class _BulkSession:
             del self._reads[id]
             self._room.set()
 
-    async def _send_row_frames(self, id: int, reading: CreditedRead, executor: StoreExecutor, bodies: RangeReadFrameProducer) -> None:
+    async def _send_row_frames(
+        self,
+        id: int,
+        reading: CreditedRead,
+        executor: StoreExecutor,
+        bodies: RangeReadFrameProducer,
+    ) -> None:
         following, schema = executor.start_in_thread(bodies.next_frame), None
         while (body := await following) is not None:
-            following = executor.start_in_thread(bodies.next_frame)  # Redis and Arrow go on while this one is on its way
+            following = executor.start_in_thread(
+                bodies.next_frame
+            )  # Redis and Arrow go on while this one is on its way
             try:
                 if body.schema is not schema:
-                    await self._send_frame(BulkProtocolFrame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
+                    await self._send_frame(
+                        BulkProtocolFrame(
+                            BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)
+                        )
+                    )
                     schema = body.schema
                 for part in body.parts:
                     self._server.places.remember_server(part)
                 await self._wait_for_credit(reading, body.data.size)
-                await self._send_frame(BulkProtocolFrame(BulkFrameKind.ROWS, id, body.head, body.data))
+                await self._send_frame(
+                    BulkProtocolFrame(BulkFrameKind.ROWS, id, body.head, body.data)
+                )
                 self._server.counts.rows.add(body.rows)
                 self._server.counts.bytes.add(body.data.size)
             except BaseException:
@@ -396,7 +565,9 @@ class _BulkSession:
                 raise
 
     async def _wait_for_credit(self, reading: CreditedRead, amount: int) -> None:
-        """Wait for credit; a peer that gives none for ``send_s`` is cut off, too: others wait for its place."""
+        """Wait for credit; a peer that gives none for ``send_s`` is cut off, too: others wait for
+        its place.
+        """
         try:
             async with asyncio.timeout(self._limits.send_s):
                 await reading.spend_credit(amount)

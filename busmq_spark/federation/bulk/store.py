@@ -1,9 +1,12 @@
-"""The store whose messages are in another data centre: a federation server asks its Redis for us, over ``busmq.bulk.v1``.
+"""The store whose messages are in another data centre: a federation server asks its Redis for us,
+over ``busmq.bulk.v1``.
 
-    store = FederationBulkStore(FederationAddress("wss://eu.example.com/bus", secret))    # nothing is connected yet
-    for rows in store.read(part, True): …                                            # as of a RedisStore
+    store = FederationBulkStore(FederationAddress("wss://eu.example.com/bus", secret))    # nothing
+    is connected yet for rows in store.read(part, True): …
+    # as of a RedisStore
 
-A queue's server is always 0: which Redis it is on there, the other side knows. One thread may use one store.
+A queue's server is always 0: which Redis it is on there, the other side knows. Only one thread may
+use a store.
 """
 
 from __future__ import annotations
@@ -21,21 +24,54 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import RESTART_REMEDY, CommitStoppedAtMaxsize, StagedList, by_queue, digest, encode_chunks, total_digest
+from busmq_spark.core.sink import (
+    RESTART_REMEDY,
+    CommitStoppedAtMaxsize,
+    StagedList,
+    by_queue,
+    digest,
+    encode_chunks,
+    total_digest,
+)
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.topic import topic_partition
-from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
+from busmq_spark.errors import (
+    BusError,
+    FederationLost,
+    LinkLost,
+    MessageRefused,
+    QueueMissing,
+    StagingLost,
+)
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, FederationBulkClient
 from busmq_spark.federation.bulk.operations import MAX_EVENT_KEYS_PER_CALL
 from busmq_spark.federation.bulk.push_listener import FederationPushListenerThread
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.method_forwarding import Method, MultiQueueCallSplitter, P, T, make_forwarder, make_per_queue_method, restrict_to
-from busmq_spark.store.protocol import ConsecutiveMessages, FullQueueWait, MirrorOriginReadStore, ReadStore, RowStream, SinkAppender, WriteStore
+from busmq_spark.store.method_forwarding import (
+    Method,
+    MultiQueueCallSplitter,
+    P,
+    T,
+    make_forwarder,
+    make_per_queue_method,
+    restrict_to,
+)
+from busmq_spark.store.protocol import (
+    ConsecutiveMessages,
+    FullQueueWait,
+    MirrorOriginReadStore,
+    ReadStore,
+    RowStream,
+    SinkAppender,
+    WriteStore,
+)
 
 MAX_PIECE_BYTES = 256 * 1024
-"""Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
+"""Bytes of values in one call: so much that a far link is busy, so little that the server's other
+peers need not wait.
+"""
 MAX_PIECE_ROWS = 5_000
 MAX_PIECES_UNDER_WAY = MAX_CALLS_UNDER_WAY
 """Pieces under way at once: 16 MB, which a link 100 ms away carries at 160 MB/s."""
@@ -53,7 +89,9 @@ def _forward_to_server(method: Method[P, T]) -> Method[P, T]:
 
 
 class FederationBulkStore(MultiQueueCallSplitter):
-    """Reads and writes of named queues through a federation server. Satisfies ReadStore and WriteStore."""
+    """Reads and writes of named queues through a federation server. Satisfies ReadStore and
+    WriteStore.
+    """
 
     def __init__(self, address: FederationAddress) -> None:
         address.check_offline()
@@ -61,25 +99,43 @@ class FederationBulkStore(MultiQueueCallSplitter):
         self._link = FederationBulkClient(address)
 
     def connect(self) -> None:
-        """Connect, unless that is done. Raises FederationRefused; ``details["status"]`` is the HTTP status."""
+        """Connect, unless that is done. Raises FederationRefused; ``details["status"]`` is the HTTP
+        status.
+        """
         self._link.connect()
 
     def keys(self, queue: str) -> QueueKeys:
-        """How the other side spells the keys; connects to find out, the first time."""
+        """Return the keys in the spelling of the other side; the first call connects to find
+        out.
+        """
         return QueueKeys(queue, cluster=self._link.connect().cluster)
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
 
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> list[str]:  # noqa: ARG002  # it is there that keys are walked
+    def discover(
+        # It is there that keys are walked
+        self,
+        accept: Callable[[str], bool],
+        pace: Callable[[], object] = no_pause,  # noqa: ARG002
+    ) -> list[str]:  # it is there that keys are walked
         return [queue for queue in self._link.call("discover") if accept(queue)]
 
-    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:  # noqa: ARG002  # topics are made at their Redis
-        """The partition queues that exist and that the secret may list: it may be for some of them only."""
-        return self.discover(lambda queue: (place := topic_partition(queue)) is not None and place[0] in topics)
+    # Topics are made at their Redis
+    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:  # noqa: ARG002
+        """The partition queues that exist and that the secret may list: it may be for some of them
+        only.
+        """
+        return self.discover(
+            lambda queue: (place := topic_partition(queue)) is not None and place[0] in topics
+        )
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        return [counter for some in slices(queues, QUEUES_PER_CALL) for counter in self._link.call("counters", some)]
+        return [
+            counter
+            for some in slices(queues, QUEUES_PER_CALL)
+            for counter in self._link.call("counters", some)
+        ]
 
     spans = make_per_queue_method(MirrorOriginReadStore.spans)
     positions = make_per_queue_method(MirrorOriginReadStore.positions)
@@ -89,15 +145,23 @@ class FederationBulkStore(MultiQueueCallSplitter):
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         return self._link.read_ranges([part], fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
+    def read_many(
+        self, parts: Sequence[Range], fail_on_data_loss: bool
+    ) -> Iterator[ConsecutiveMessages]:
         for some in _cut_ranges(parts):
             yield from self._link.read_ranges(some, fail_on_data_loss)
 
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], RowStream]:
+    def read_with_spans(
+        self, parts: Sequence[Range]
+    ) -> tuple[Mapping[str, OriginQueueState], RowStream]:
         return self._link.read_with_spans(parts)
 
-    def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
-        """As of a RedisStore. In one call, so many of them as the server takes in a message."""
+    def push_from(
+        self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]
+    ) -> tuple[int, int]:
+        """Push like RedisStore.push_from. In one call, so many of them as the server takes in a
+        message.
+        """
         fitting, room = 0, self._link.connect().message_bytes - _HEAD_BYTES
         for value in values:
             if (room := room - len(value) - 4) < 0:
@@ -105,10 +169,13 @@ class FederationBulkStore(MultiQueueCallSplitter):
             fitting += 1
         if not fitting:
             _check_message_size(len(values[0]), room + len(values[0]))
-        stored: tuple[int, int] = self._link.call("push_from", queue, sender, tuple(sequences[:fitting]), values=values[:fitting])
+        stored: tuple[int, int] = self._link.call(
+            "push_from", queue, sender, tuple(sequences[:fitting]), values=values[:fitting]
+        )
         return stored
 
-    def partitions(self, topic: str, create: int | None = None) -> int:  # noqa: ARG002  # topics are made at their Redis
+    # Topics are made at their Redis
+    def partitions(self, topic: str, create: int | None = None) -> int:  # noqa: ARG002
         found: int = self._link.call("partitions", topic)
         return found
 
@@ -116,7 +183,9 @@ class FederationBulkStore(MultiQueueCallSplitter):
         self._link.call("take_commands", queue)
 
     def event_queues(self, events: Sequence[Sequence[str]]) -> list[Sequence[str]] | None:
-        """The queues that are subscribed to the keys of each event, of those that may be pushed to. None: the server keeps no subscriptions."""
+        """The queues that are subscribed to the keys of each event, of those that may be pushed to.
+        Return None when the server keeps no subscriptions.
+        """
         found: list[Sequence[str]] = []
         for some in _cut_events(events):
             found += self._link.call("event_queues", some)
@@ -129,7 +198,9 @@ class FederationBulkStore(MultiQueueCallSplitter):
         return FederationBulkSinkAppender(self._link)
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
-        first, *_ = [self._link.call("begin", sink, run, some) for some in slices(queues, QUEUES_PER_CALL)]
+        first, *_ = [
+            self._link.call("begin", sink, run, some) for some in slices(queues, QUEUES_PER_CALL)
+        ]
         return cast(SinkRun, first)
 
     renew = _forward_to_server(WriteStore.renew)
@@ -138,10 +209,20 @@ class FederationBulkStore(MultiQueueCallSplitter):
     commit = _forward_to_server(WriteStore.commit)
     forget = _forward_to_server(WriteStore.forget)
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStoppedAtMaxsize | QueueMissing | None]:
-        """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
+    def commit_many(
+        self, sink: str, batch: int, staged: Sequence[StagedList]
+    ) -> dict[str, CommitStoppedAtMaxsize | QueueMissing | None]:
+        """Commit each queue of ``staged``, all under way at once; a queue that is missing is an
+        answer.
+        """
         asked = [(queue, sink, batch, parts) for queue, parts in by_queue(staged).items()]
-        return dict(zip([queue for queue, *_ in asked], self._link.call_many("commit", asked, (QueueMissing,)), strict=True))
+        return dict(
+            zip(
+                [queue for queue, *_ in asked],
+                self._link.call_many("commit", asked, (QueueMissing,)),
+                strict=True,
+            )
+        )
 
     def discard(self, staged: Sequence[StagedList]) -> None:
         for some in slices(staged, QUEUES_PER_CALL):
@@ -149,26 +230,39 @@ class FederationBulkStore(MultiQueueCallSplitter):
 
     def truncate(self, queues: Sequence[str]) -> None:
         if queues:
-            self._link.call("trim", self._link.call("ends", queues))  # bounded: one that arrives late deletes nothing that came after it
+            self._link.call(
+                "trim", self._link.call("ends", queues)
+            )  # bounded: one that arrives late deletes nothing that came after it
 
     def push_listeners(self, notified: threading.Event) -> list[FederationPushListenerThread]:
-        """What wakes an idle reader, not started; as push_listeners.RedisPushListeners."""
+        """Return threads that wake an idle reader, not started; like
+        push_listeners.RedisPushListeners.
+        """
         return [FederationPushListenerThread(self.address, notified)]
 
     def close(self) -> None:
         self._link.drop_connection()
 
-    def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
-        """As many queues in a call as fit; without queues the server is not called."""
-        asked = [[restrict_to(some, argument) for argument in (queues, *rest)] for some in slices(list(queues), QUEUES_PER_CALL)]
+    def ask_each(
+        self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any
+    ) -> dict[str, Any]:
+        """Call for as many queues at once as fit; without queues the server is not called."""
+        asked = [
+            [restrict_to(some, argument) for argument in (queues, *rest)]
+            for some in slices(list(queues), QUEUES_PER_CALL)
+        ]
         found: dict[str, Any] = {}
-        for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.call_many(name, asked):
+        for answer in (
+            [self._link.call(name, *asked[0])]
+            if len(asked) == 1
+            else self._link.call_many(name, asked)
+        ):
             found.update(answer)
         return found
 
 
 def _cut_events(events: Sequence[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
-    """As many as a server looks up in one call."""
+    """Yield as many events as a server looks up in one call."""
     some: list[Sequence[str]] = []
     count = 0
     for keys in events:
@@ -182,7 +276,7 @@ def _cut_events(events: Sequence[Sequence[str]]) -> Iterator[list[Sequence[str]]
 
 
 def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
-    """As many as fit a call that a server begins at once."""
+    """Yield groups of ranges that fit a call which a server begins at once."""
     some: list[Range] = []
     size = 0
     for part in parts:
@@ -199,7 +293,10 @@ def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
 def _check_message_size(size: int, most: int) -> None:
     if size > most:
         raise MessageRefused(
-            reason=f"a message of {size} bytes is over what the federation server takes ({most}); raise its limit message_bytes, or push less"
+            reason=(
+                f"a message of {size} bytes is over what the federation server takes ({most});"
+                " raise its limit message_bytes, or push less"
+            )
         )
 
 
@@ -215,11 +312,19 @@ class _StageCall:
         expected = self.before + len(self.values)
         if rows < expected:
             key = self.part.key
-            raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=rows, key=key, remedy=RESTART_REMEDY)
+            raise StagingLost(
+                sink="",
+                batch="?",
+                queue=self.part.queue,
+                expected=expected,
+                found=rows,
+                key=key,
+                remedy=RESTART_REMEDY,
+            )
 
 
 class _StagedListBuilder:
-    """One staged list as it grows."""
+    """A staged list that grows."""
 
     def __init__(self, queue: str, key: str, run: SinkRun) -> None:
         self.queue, self.key, self.run = queue, key, run
@@ -239,7 +344,9 @@ class FederationBulkSinkAppender(SinkAppender):
         self._lists: dict[str, _StagedListBuilder] = {}
         self._waiting: deque[tuple[int, _StageCall]] = deque()
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
+    def stage(
+        self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None
+    ) -> None:
         """Append values to the staged list ``key`` of a queue."""
         part = self._lists.setdefault(key, _StagedListBuilder(queue, key, run or SinkRun("", 0)))
         for piece, sizes in self._split_into_calls(values):
@@ -249,7 +356,9 @@ class FederationBulkSinkAppender(SinkAppender):
             part.sizes += sizes
 
     def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None:
-        """Append values to the queue itself, piece by piece, since a full queue may take a part of one."""
+        """Append values to the queue itself, piece by piece, since a full queue may take a part of
+        one.
+        """
         for piece, _ in self._split_into_calls(values):
             full.push_all(queue, piece, lambda left: self._link.call("push", queue, values=left))
 
@@ -274,13 +383,17 @@ class FederationBulkSinkAppender(SinkAppender):
             self._link.call("discard", [part.staged_list for part in self._lists.values()])
 
     def abandon(self) -> None:
-        """Stop in the middle; what was sent stays where it is."""
+        """Stop in the middle; rows that were sent stay."""
         if self._waiting:
             self._waiting.clear()
             self._link.drop_connection()
 
-    def _split_into_calls(self, values: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], list[int]]]:
-        """Values cut into calls, each with the sizes of the chunks in it, by which a commit moves them later."""
+    def _split_into_calls(
+        self, values: Sequence[bytes]
+    ) -> Iterator[tuple[Sequence[bytes], list[int]]]:
+        """Values cut into calls, each with the sizes of the chunks in it, by which a commit moves
+        them later.
+        """
         most = self._link.connect().message_bytes - _HEAD_BYTES
         piece: list[bytes] = []
         sizes: list[int] = []
@@ -301,7 +414,9 @@ class FederationBulkSinkAppender(SinkAppender):
         while len(self._waiting) >= MAX_PIECES_UNDER_WAY:
             self._settle_oldest_chunk()
         try:
-            self._waiting.append((self._link.send_call("stage", *piece.arguments, values=piece.values), piece))
+            self._waiting.append(
+                (self._link.send_call("stage", *piece.arguments, values=piece.values), piece)
+            )
         except FederationLost:
             self._link.drop_connection()
             self._waiting.append((-1, piece))
@@ -322,13 +437,15 @@ class FederationBulkSinkAppender(SinkAppender):
         piece.check_reply(answer)
 
     def _discard_replies(self) -> None:
-        """The server's Redis could not be reached for one piece: those after it are answered, too, and may have found their place missing."""
+        """The server's Redis could not be reached for one piece: those after it are answered, too,
+        and may have found their place missing.
+        """
         for id, _ in self._waiting:
             with suppress(BusError):
                 self._link.wait_for_result(id, "stage")
 
     def _resend_unanswered(self) -> None:
-        """What is in doubt is sent again one by one, with the link's own patience."""
+        """Calls in doubt are sent again one by one, with the link's own patience."""
         waiting, self._waiting = self._waiting, deque()
         for _, piece in waiting:
             piece.check_reply(self._link.call("stage", *piece.arguments, values=piece.values))

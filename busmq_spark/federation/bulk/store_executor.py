@@ -1,8 +1,11 @@
-"""What one bulk connection works with: stores in threads, reads that wait for credit, and whose work a thread does.
+"""The stores of one bulk connection in threads, its reads that wait for credit, and the clients
+whose work a thread does.
 
 Rule 1. An executor is one store and has one call under way at most.
-Rule 2. Once an executor is closed it sends nothing more to Redis: its peer may already have repeated, elsewhere, what a thread of ours still tries.
-Rule 3. A client that comes back on a new connection is answered once its old executor's call has ended, since that one may be on its way to Redis.
+Rule 2. A closed executor sends nothing more to Redis: its peer may already have repeated elsewhere
+        the call that a thread here still tries.
+Rule 3. A client that comes back on a new connection is answered once its old executor's call has
+        ended, since that one may be on its way to Redis.
 """
 
 from __future__ import annotations
@@ -24,17 +27,27 @@ from busmq_spark.store.redis_store import MAX_CACHED_LOCATIONS, RedisStore
 
 T = TypeVar("T")
 MAX_THREADS, MAX_THREADS_OF_SILENT_REDIS = 128, 32
-"""In all, and of them for executors whose Redis did not answer last time: one that is silent holds up its own queues only."""
+"""In all, and of them for executors whose Redis did not answer last time: one that is silent holds
+up its own queues only.
+"""
 PEER_PATIENCE_S = 1.0
-"""How long a step is retried while Redis is unreachable. Short, since peers share few threads: the peer itself retries, without a thread here."""
+"""Seconds for which a step is retried while Redis is unreachable. Short, since peers share few
+threads: the peer itself retries, without a thread here.
+"""
 REPLY_BYTES = 2 * 1024 * 1024
-"""Of values in one reply of Redis, and so in one frame. A read holds about nine times as much; with 1 MB it takes a quarter longer (measured)."""
+"""Of values in one reply of Redis, and so in one frame. A read holds about nine times as much; with
+1 MB it takes a quarter longer (measured).
+"""
 
 
 class StoreThreadPool(ThreadPoolExecutor):
-    """The threads in which stores wait for Redis. Some are reserved for stores whose last call got a reply."""
+    """The threads in which stores wait for Redis. Some are reserved for stores whose last call got
+    a reply.
+    """
 
-    def __init__(self, threads: int = MAX_THREADS, doubtful: int = MAX_THREADS_OF_SILENT_REDIS) -> None:
+    def __init__(
+        self, threads: int = MAX_THREADS, doubtful: int = MAX_THREADS_OF_SILENT_REDIS
+    ) -> None:
         super().__init__(threads, "busmq-bulk")
         self.doubtful = asyncio.Semaphore(doubtful)
 
@@ -51,7 +64,9 @@ class StoreExecutor:
         quota: PerSecretQuota,
         store: RedisStore | None = None,
     ) -> None:
-        self.operations = BulkRpcHandler(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, limits)
+        self.operations = BulkRpcHandler(
+            store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, limits
+        )
         self._pool, self._quota = pool, quota
         self._current_call: Future[Any] | None = None
         self._doubtful = False
@@ -83,7 +98,9 @@ class StoreExecutor:
         return self._current_call is None or self._current_call.done()
 
     def stop_calls(self) -> None:
-        """A call that waits for a thread never gets one, one under way is not repeated any more, and no other reaches Redis."""
+        """A call that waits for a thread never gets one, one under way is not repeated any more,
+        and no other reaches Redis.
+        """
         self.operations.store.stop()
         if self._current_call is not None:
             self._current_call.cancel()
@@ -106,13 +123,15 @@ class StoreExecutor:
 
 
 def _mark_exception_retrieved(done: asyncio.Future[Any]) -> None:
-    """Mark the exception of a call that no caller awaits any more as retrieved, or asyncio logs it."""
+    """Mark the exception of a call that no caller awaits any more as retrieved, or asyncio logs
+    it.
+    """
     if not done.cancelled():
         done.exception()
 
 
 class CreditedRead:
-    """One range read under way."""
+    """A range read under way."""
 
     def __init__(self, credit: int) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -124,7 +143,9 @@ class CreditedRead:
         self._more.set()
 
     async def spend_credit(self, amount: int) -> None:
-        """Waits until there is credit; one frame may overdraw it, or a single large message would never pass."""
+        """Waits until there is credit; one frame may overdraw it, or a single large message would
+        never pass.
+        """
         while self._credit <= 0:
             self._more.clear()
             await self._more.wait()
@@ -140,8 +161,12 @@ class StoreExecutorByClient:
     def __len__(self) -> int:
         return len(self._executors)
 
-    async def replace_executor(self, client: tuple[str, str], executor: StoreExecutor, leave: Callable[[], None]) -> None:
-        """From now on the client's executor is this one; ``leave`` is called when yet another comes. Returns once no other is at work."""
+    async def replace_executor(
+        self, client: tuple[str, str], executor: StoreExecutor, leave: Callable[[], None]
+    ) -> None:
+        """From now on the client's executor is this one; ``leave`` is called when yet another
+        comes. Returns once no other is at work.
+        """
         while (before := self._executors.get(client)) is None or before[0] is not executor:
             if before is not None:
                 before[1]()
@@ -157,17 +182,24 @@ class StoreExecutorByClient:
 
 
 class QueueServerCache:
-    """Which server has a queue, as reads found out: to ask all of them for every read would let a silent one hold up readers of the others."""
+    """Which server has a queue, as reads found out: to ask all of them for every read would let a
+    silent one hold up readers of the others.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], int] = {}
 
     def locate_ranges(self, store: RedisStore, parts: Sequence[Range]) -> list[Range]:
-        """The ranges, each on the server that has its queue: a client does not know the servers behind this one."""
+        """Return the ranges with the server of each queue: a client does not know the servers of
+        this site.
+        """
         known = [self._known.get((part.queue, part.born)) for part in parts]
         unknown = [part.queue for part, server in zip(parts, known, strict=True) if server is None]
         asked = store.locate(unknown) if unknown else {}
-        return [part._replace(server=asked[part.queue] if server is None else server) for part, server in zip(parts, known, strict=True)]
+        return [
+            part._replace(server=asked[part.queue] if server is None else server)
+            for part, server in zip(parts, known, strict=True)
+        ]
 
     def remember_server(self, part: Range) -> None:
         """Remember the server that the rows came from: a queue stays on it until the queue ends."""

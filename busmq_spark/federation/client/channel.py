@@ -1,7 +1,10 @@
-"""A channel of another bus, with the methods of one of this bus (``bus/channel.py``). The server has the queues and sends events, in order.
+"""A channel of another bus, with the methods of one of this bus (``bus/channel.py``). The server
+has the queues and sends events, in order.
 
-Rule 1. Events and messages are handed out in the order they came. A message that is not taken yet holds up what came after it.
-Rule 2. The wire cannot stop the server: what is not taken is kept here. Messages not taken when the channel ends are lost, unless it is reliable.
+Rule 1. Events and messages are handed out in the order they came. A message that is not taken yet
+        holds up what came after it.
+Rule 2. The wire cannot stop the server: messages that the program has not taken are kept here.
+        Messages not taken when the channel ends are lost, unless it is reliable.
 """
 
 from __future__ import annotations
@@ -30,16 +33,23 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 READ_ENOUGH = "read enough"
-"""What the server of ours says, instead of an event, when it has read ``max`` frames."""
-EVENT_OF_NPM_EVENT = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
+"""The message of our server, instead of an event, when it has read ``max`` frames."""
+EVENT_OF_NPM_EVENT = {
+    "remote:connect": "remote_connect",
+    "remote:disconnect": "remote_disconnect",
+    "disconnect": "disconnect",
+    "end": "end",
+}
 log = logging.getLogger("busmq_spark")
 
 
 class RemoteChannel(BaseChannel, RemoteObjectListener):
-    """One side of a channel behind a federation server. Names, results and errors are those of Channel, where the wire allows.
+    """A side of a channel on a federated bus. Names, results and errors are those of Channel, where
+    the wire allows.
 
-    Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer sees this side disconnected. Acks go with the
-    connection: after it has ended there is nothing to ack on; connect again with ``last``.
+    Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer
+    sees this side disconnected. Acks go with the connection: after it has ended there is nothing to
+    ack on; connect again with ``last``.
     """
 
     events = (*BaseChannel.events, "reconnecting", "reconnected")
@@ -57,24 +67,33 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         self._last = self._count = self._highest = 0
 
     def __repr__(self) -> str:
-        return f"RemoteChannel({self.name!r}, {self.local!r}, {self.remote!r}, {self._pool.target.url!r})"
+        return (
+            f"RemoteChannel({self.name!r}, {self.local!r}, {self.remote!r},"
+            f" {self._pool.target.url!r})"
+        )
 
-    # -- talking ----------------------------------------------------------------------------------------------------------------------------
+    # -- talking -----------------------------------------------------------------------------------
 
     def send(self, value: object) -> asyncio.Future[int]:
-        """As Channel.send. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
+        """Send, like Channel.send. The future fails with FederationLost when the link broke and it
+        is unknown whether the message is stored.
+        """
         texts = (decode_utf8(encode_value(value)),)
         if not self.connected:
             return self.early.add("send on", lambda: self._pushes.add(texts, single=True))
         return self._pushes.add(texts, single=True)
 
     async def send_to(self, endpoint: str, value: object) -> int:
-        """As Channel.send_to."""
-        found = await self._handle.call_for_result("sendTo", endpoint, decode_utf8(encode_value(value)), again=False)
+        """Send, like Channel.send_to."""
+        found = await self._handle.call_for_result(
+            "sendTo", endpoint, decode_utf8(encode_value(value)), again=False
+        )
         return checked_values.expect_first_number(found, "an id")
 
     async def ack(self, id: int) -> None:
-        """As Channel.ack, while connected. The server does not answer: when the link breaks right after it, the message may come again."""
+        """Ack, like Channel.ack, while connected. The server does not answer: when the link breaks
+        right after it, the message may come again.
+        """
         check_id(id)
         if not self.connected or self._options is None:
             raise self._not_connected("ack on")
@@ -83,11 +102,11 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         id = min(id, self._last)  # the server has sent more than was handed over
         if id <= self._options.last:
             return
-        self._options = replace(self._options, last=id)  # what a new remote object begins with
+        self._options = replace(self._options, last=id)  # the state of a new remote object
         if self._handle.remote is not None:
             self._handle.remote.call_without_reply("ack", id)
 
-    # -- receiving --------------------------------------------------------------------------------------------------------------------------
+    # -- receiving ---------------------------------------------------------------------------------
 
     async def next(self) -> Message:
         """The next message. Raises StopAsyncIteration when the connection has ended."""
@@ -138,7 +157,9 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         return message
 
     def _dispatch_received_soon(self) -> None:
-        """In a task of the bus: the caller gets its message before the events after it, and what a handler raises ends the bus' scope."""
+        """In a task of the bus: the caller gets its message before the events after it, and what a
+        handler raises ends the bus' scope.
+        """
 
         async def dispatch() -> None:
             self._dispatch_received()
@@ -167,13 +188,15 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
             self._dispatch_received_soon()
         return added
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def on_remote_lost(self, why: BusError) -> None:
         """See remote_reconnector.RemoteObjectListener."""
         if self.connected:
             if self._options is not None and self._options.reliable:
-                self._received = deque(item for item in self._received if not isinstance(item, Message))  # they come again
+                self._received = deque(
+                    item for item in self._received if not isinstance(item, Message)
+                )  # they come again
             self._emit("reconnecting", why)
 
     def on_remote_restored(self) -> None:
@@ -190,17 +213,32 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
             self._emit("disconnect")
 
     def _make_handle(self, local: str, remote: str) -> RemoteReconnector:
-        return RemoteReconnector(self._pool, make_creation("channel", self.name, local, remote), self.bus.spawn, self, self._restore)
+        return RemoteReconnector(
+            self._pool,
+            make_creation("channel", self.name, local, remote),
+            self.bus.spawn,
+            self,
+            self._restore,
+        )
 
     def _make_push_pipeline(self) -> RemotePushPipeline:
         return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)
 
     async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
         if not options.wait:
-            raise ConfigError(reason="wait=False cannot be said over federation: a reliable reader waits for the one before it to end")
+            raise ConfigError(
+                reason=(
+                    "wait=False cannot be said over federation: a reliable reader waits for the one"
+                    " before it to end"
+                )
+            )
         self._handle.close()
         self._handle = self._make_handle(local, remote)
-        self._pushes, self._options, self._state = self._make_push_pipeline(), options, ConnectionState.JOINING
+        self._pushes, self._options, self._state = (
+            self._make_push_pipeline(),
+            options,
+            ConnectionState.JOINING,
+        )
         self._received.clear()
         self._last = self._count = self._highest = 0
         self._there = self._iterated = self._full = False
@@ -216,10 +254,18 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
     async def _restore(self, remote: RemoteObjectConnection) -> None:
         options = self._options
         remote.on("error", self._on_remote_error)
-        if options is None or self._state not in (ConnectionState.JOINING, ConnectionState.CONNECTED):  # one that only sends to a role
+        if options is None or self._state not in (
+            ConnectionState.JOINING,
+            ConnectionState.CONNECTED,
+        ):  # one that only sends to a role
             return
         answered = self._failing = remote.next_event("connect")
-        remote.on("message", lambda text=None, id=None, *_: self._on_received(remote, checked_values.make_message(text, id)))
+        remote.on(
+            "message",
+            lambda text=None, id=None, *_: self._on_received(
+                remote, checked_values.make_message(text, id)
+            ),
+        )
         for theirs, ours in EVENT_OF_NPM_EVENT.items():
             remote.on(theirs, lambda *_, ours=ours: self._on_received(remote, ours))
         if options.max is not None:
@@ -237,7 +283,9 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         if not options.remove:
             asked |= {"remove": False, "index": options.index}
         if options.max is not None:
-            again = options.reliable or not options.remove or options.max < 0  # then all count again
+            again = (
+                options.reliable or not options.remove or options.max < 0
+            )  # then all count again
             asked["max"] = options.max if again else max(0, options.max - self._count)
         return asked
 
@@ -248,7 +296,10 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
             if what.id <= self._highest and options is not None and not options.remove:
                 return  # a new link begins at the index again
             self._highest = what.id
-        if remote is self._handle.remote and self._state in (ConnectionState.CONNECTED, ConnectionState.LEFT):
+        if remote is self._handle.remote and self._state in (
+            ConnectionState.CONNECTED,
+            ConnectionState.LEFT,
+        ):
             self._add_received(what)
         else:
             self._received.append(what)
@@ -256,7 +307,11 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
     def _on_remote_error(self, found: Any = None, *_: Any) -> None:
         error = error_from_event(found)
         # A full queue of the peer does not prevent a connection.
-        if self._failing is not None and not self._failing.done() and not isinstance(error, QueueFull):
+        if (
+            self._failing is not None
+            and not self._failing.done()
+            and not isinstance(error, QueueFull)
+        ):
             self._failing.set_exception(error)
         else:
             self._report(error)
@@ -268,9 +323,14 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
                 return
             await self._pushes.wait_flushed()
             if self._handle.remote is not None:
-                await self._handle.end_and_wait("end" if word is ChannelFrameKind.END else "disconnect", "disconnect")
+                await self._handle.end_and_wait(
+                    "end" if word is ChannelFrameKind.END else "disconnect", "disconnect"
+                )
             elif word is ChannelFrameKind.END:
-                failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the end of the channel was not sent to the peer")
+                failed = FederationLost(
+                    url=self._pool.target.url,
+                    reason="the link is down, so the end of the channel was not sent to the peer",
+                )
             was_disconnected = not self.connected  # with the server's event
             if not was_disconnected:
                 self._on_left()
@@ -281,11 +341,17 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
             raise failed
 
     def _on_left(self) -> None:
-        """This side has left. Its remote object still says that the channel has ended, if it has."""
+        """This side has left. Its remote object still says that the channel has ended, if it
+        has.
+        """
         self._state = ConnectionState.LEFT
         left = sum(isinstance(item, Message) for item in self._received)
         if left and self._options is not None and not self._options.reliable:
-            log.warning("channel %r: %d messages were not taken, and federation has no way back", self.name, left)
+            log.warning(
+                "channel %r: %d messages were not taken, and federation has no way back",
+                self.name,
+                left,
+            )
         self._received = deque(item for item in self._received if item == "end")
         self._handle.keep_open = False
         self.bus.release(self)

@@ -1,4 +1,6 @@
-"""Values that a server gives, each checked: one of another kind is a WireFormatError, which ends its remote object and no more."""
+"""Values that a server gives, each checked: one of another kind is a WireFormatError, which ends
+its remote object and no more.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ def expect_number(found: Any, what: str) -> int:
     if isinstance(found, str) and found.isascii() and found.isdecimal() and len(found) < 17:
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_ID:
-        raise WireFormatError(found=f"{what} that is {_describe_kind(found)}", expected="a whole number from 0")
+        raise WireFormatError(
+            found=f"{what} that is {_describe_kind(found)}", expected="a whole number from 0"
+        )
     return found
 
 
@@ -31,7 +35,9 @@ def expect_text_as_bytes(found: Any, what: str) -> bytes:
 
 def make_message(value: Any, id: Any) -> Message:
     """A message of a queue or channel."""
-    return Message(expect_number(id, "the id of a message"), expect_text_as_bytes(value, "a message"))
+    return Message(
+        expect_number(id, "the id of a message"), expect_text_as_bytes(value, "a message")
+    )
 
 
 def expect_texts_by_name(found: list[Any], what: str) -> dict[str, str]:
@@ -46,4 +52,10 @@ def expect_texts_by_name(found: list[Any], what: str) -> dict[str, str]:
 
 def _describe_kind(found: Any) -> str:
     """Not the value itself: it may be long, or no business of a log."""
-    return "null" if found is None else "a number" if isinstance(found, int | float) else f"a {type(found).__name__}"
+    return (
+        "null"
+        if found is None
+        else "a number"
+        if isinstance(found, int | float)
+        else f"a {type(found).__name__}"
+    )

@@ -1,10 +1,14 @@
-"""Consuming a queue of another bus: messages of the server are kept here until the caller takes them.
+"""Consuming a queue of another bus: messages of the server are kept here until the caller takes
+them.
 
-Rule 1. The wire has no way to give a message back. So an unreliable consumption takes ``prefetch`` messages at a time (``max`` of the protocol), and
-        what it has not handed over when it ends is kept for the next one of the same object. Not so from npm servers: they may lose a message
-        at every ``max`` and every ``stop`` (protocol Q24), so there it takes what comes.
-Rule 2. A reliable one, and one that removes nothing, take what comes; a reader that is slow makes the server stop, and goes on later where it was.
-Rule 3. A new remote object has no state: reliable messages that were not acked come again, the others go on after the last one received.
+Rule 1. The wire has no way to give a message back. So an unreliable consumption takes ``prefetch``
+        messages at a time (``max`` of the protocol), and what it has not handed over when it ends
+        is kept for the next one of the same object. Not so from npm servers: they may lose a
+        message at every ``max`` and every ``stop`` (protocol Q24), so there it takes what comes.
+Rule 2. A reliable one, and one that removes nothing, take what comes; a reader that is slow makes
+        the server stop, and goes on later where it was.
+Rule 3. A new remote object has no state: reliable messages that were not acked come again, the
+        others go on after the last one received.
 """
 
 from __future__ import annotations
@@ -27,17 +31,21 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 
 MAX_BUFFERED_MESSAGES = 1000
-"""Number of buffered messages at which the server is stopped, or four times ``prefetch`` if that is more."""
+"""Number of buffered messages at which the server is stopped, or four times ``prefetch`` if that is
+more.
+"""
 MESSAGES_LEFT_TO_ASK_EARLY = 32
 MAX_BUFFERED_UNRELIABLE = 100_000
 """The number for consumptions where stopping the server may lose a message."""
 RemoteConsumeState = Enum("RemoteConsumeState", "IDLE PROBING CONSUMING PAUSING")
-"""What the server does for a consumption, or was asked to. PAUSING: it was told to stop, and what it was taking just then may still come."""
+"""The state of the server's consumption, or the requested one. PAUSING: it was told to stop, and
+what it was taking just then may still come.
+"""
 log = logging.getLogger("busmq_spark")
 
 
 class RemoteQueueConsumption(BaseConsumption):
-    """What Consumption is at home."""
+    """A consumption of a queue on a federated bus."""
 
     _queue: RemoteQueue
 
@@ -65,10 +73,12 @@ class RemoteQueueConsumption(BaseConsumption):
                 batch.append(message)
             yield batch
 
-    # -- piece by piece ---------------------------------------------------------------------------------------------------------------------
+    # -- piece by piece ----------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin now; a reliable one has then what was not acked before. Returns early when it is stopped. Waits while the server is unreachable."""
+        """Begin now; a reliable one has then what was not acked before. Returns early when it is
+        stopped. Waits while the server is unreachable.
+        """
         if self.running or self.is_stopping:
             return
         queue = self._queue
@@ -87,10 +97,15 @@ class RemoteQueueConsumption(BaseConsumption):
             return
         self._phase, queue.current = IterationPhase.RUNNING, self
         if self._takes:
-            self._adopt_undelivered()  # and nothing more yet: what has come cannot go back
+            # And nothing more yet: messages that have come cannot go back
+            self._adopt_undelivered()
         else:
             self._request_messages()
-        while self._remote_state is not RemoteConsumeState.IDLE and not self._begun.is_set() and not self.is_stopping:
+        while (
+            self._remote_state is not RemoteConsumeState.IDLE
+            and not self._begun.is_set()
+            and not self.is_stopping
+        ):
             self._wake.clear()
             await self._wake.wait()
         queue._emit("consuming", True)
@@ -120,11 +135,13 @@ class RemoteQueueConsumption(BaseConsumption):
             self._request_messages_early()
         return message
 
-    # -- called by the queue, from its remote object ----------------------------------------------------------------------------------------
+    # -- called by the queue, from its remote object -----------------------------------------------
 
     def on_message(self, message: Message) -> None:
-        """A message. What came twice, since the server began anew, is dropped."""
-        if self._remote_state is RemoteConsumeState.PROBING:  # the oldest of all: from its id follows where the one after the last received stands
+        """A message. A message that came twice, since the server began anew, is dropped."""
+        if (
+            self._remote_state is RemoteConsumeState.PROBING
+        ):  # the oldest of all: from its id follows where the one after the last received stands
             self._position = max(0, self._received + 1 - message.id)
             return
         self._position += 1
@@ -150,7 +167,10 @@ class RemoteQueueConsumption(BaseConsumption):
         if state:
             self._begun.set()
         elif self._remote_state is not RemoteConsumeState.PAUSING:
-            probed, self._remote_state = self._remote_state is RemoteConsumeState.PROBING, RemoteConsumeState.IDLE
+            probed, self._remote_state = (
+                self._remote_state is RemoteConsumeState.PROBING,
+                RemoteConsumeState.IDLE,
+            )
             if probed:
                 self._request_messages(probed=True)
             else:
@@ -158,7 +178,9 @@ class RemoteQueueConsumption(BaseConsumption):
         self._wake.set()  # who waits, asks
 
     def on_remote_lost(self) -> None:
-        """What it had sent and was not handed over stays, unless it comes again."""
+        """Messages that the server had sent and that were not handed over stay, unless they come
+        again.
+        """
         self._remote = None
         self._remote_state = RemoteConsumeState.IDLE
         if self._options.reliable:
@@ -169,7 +191,9 @@ class RemoteQueueConsumption(BaseConsumption):
         self._wake.set()
 
     def resume_on(self, remote: RemoteObjectConnection, *, existed: bool) -> None:
-        """Go on with a remote object whose queue is attached. A queue that did not exist has new ids and positions."""
+        """Go on with a remote object whose queue is attached. A queue that did not exist has new
+        ids and positions.
+        """
         self._remote = remote
         if not existed:
             self._position = self._received = 0
@@ -180,10 +204,12 @@ class RemoteQueueConsumption(BaseConsumption):
         self._failed, self._remote_state = error, RemoteConsumeState.IDLE
         self._start_stopping()
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     async def _try_take_over(self, before: RemoteQueueConsumption) -> bool:
-        """Take over what the server does for the one before, if it is the same: to stop it, only to begin anew, would lose what is under way."""
+        """Take over what the server does for the one before, if it is the same: to stop it, only to
+        begin anew, would lose what is under way.
+        """
         if (older := before.follows) is not None:
             if not await before._try_take_over(older):
                 await older.stop()
@@ -195,14 +221,18 @@ class RemoteQueueConsumption(BaseConsumption):
                 self._remote_state = RemoteConsumeState.CONSUMING
                 if before._begun.is_set():
                     self._begun.set()
-            self._remote, before._remote, before._remote_state = before._remote, None, RemoteConsumeState.IDLE
+            self._remote, before._remote, before._remote_state = (
+                before._remote,
+                None,
+                RemoteConsumeState.IDLE,
+            )
             before._start_stopping()
             self._queue.current = self
             await before._end_once()
         return True
 
     def _adopt_undelivered(self) -> None:
-        """What the consumption before has left."""
+        """Take over the messages that the previous consumption has left."""
         taken, self._queue.undelivered = self._queue.undelivered, []
         most = len(taken) if self._left is None else min(self._left, len(taken))
         self._buffer.extend(taken[:most])
@@ -211,13 +241,21 @@ class RemoteQueueConsumption(BaseConsumption):
             self._left -= most
 
     def _request_messages_early(self) -> None:
-        """Before the last message is handed over. A consumption with a small prefetch asks later: other consumers may take those messages."""
-        if self._buffer and (self.prefetch >= MESSAGES_LEFT_TO_ASK_EARLY or not self._is_requested_in_parts):
+        """Before the last message is handed over. A consumption with a small prefetch asks later:
+        other consumers may take those messages.
+        """
+        if self._buffer and (
+            self.prefetch >= MESSAGES_LEFT_TO_ASK_EARLY or not self._is_requested_in_parts
+        ):
             self._request_messages()
 
     @property
     def _max_buffered(self) -> int:
-        return MAX_BUFFERED_UNRELIABLE if self._takes else max(MAX_BUFFERED_MESSAGES, 4 * self.prefetch)
+        return (
+            MAX_BUFFERED_UNRELIABLE
+            if self._takes
+            else max(MAX_BUFFERED_MESSAGES, 4 * self.prefetch)
+        )
 
     @property
     def _is_requested_in_parts(self) -> bool:
@@ -225,8 +263,18 @@ class RemoteQueueConsumption(BaseConsumption):
 
     def _request_messages(self, *, probed: bool = False) -> None:
         """Have the server consume for us, when it does not, and there is room."""
-        options, left, waiting, state = self._options, self._left, len(self._buffer), RemoteConsumeState.CONSUMING
-        if self._remote is None or self._remote_state is not RemoteConsumeState.IDLE or self.is_stopping or not self.running:
+        options, left, waiting, state = (
+            self._options,
+            self._left,
+            len(self._buffer),
+            RemoteConsumeState.CONSUMING,
+        )
+        if (
+            self._remote is None
+            or self._remote_state is not RemoteConsumeState.IDLE
+            or self.is_stopping
+            or not self.running
+        ):
             return
         if self._is_requested_in_parts:
             if left == 0 or waiting * 2 > self.prefetch:
@@ -240,13 +288,21 @@ class RemoteQueueConsumption(BaseConsumption):
         elif options.reliable:
             last = max(options.last, self._queue.last_acked)
             again = max(0, self._received - last)
-            asked = {"reliable": True, "last": last} if left is None else {"reliable": True, "last": last, "max": left + again}
+            asked = (
+                {"reliable": True, "last": last}
+                if left is None
+                else {"reliable": True, "last": last, "max": left + again}
+            )
             self._skipping, self._from = bool(again), last
             self._queue.reliable_on = self._remote
         elif self._received and not probed:
             asked, state = {"remove": False, "index": 0, "max": 1}, RemoteConsumeState.PROBING
         else:
-            asked = {"remove": False, "index": self._position} if left is None else {"remove": False, "index": self._position, "max": left}
+            asked = (
+                {"remove": False, "index": self._position}
+                if left is None
+                else {"remove": False, "index": self._position, "max": left}
+            )
             self._skipping, self._from = bool(self._received), 0
         self._remote_state = state
         self._remote.call_without_reply("consume", asked)
@@ -255,10 +311,17 @@ class RemoteQueueConsumption(BaseConsumption):
         if self._remote_state is RemoteConsumeState.CONSUMING and self._remote is not None:
             remote, self._remote_state = self._remote, RemoteConsumeState.PAUSING
             remote.call_without_reply("stop")
-            # Not before what the server was taking just then has come: after a new beginning it would come out of turn.
-            remote.call_for_result("count").add_done_callback(lambda _: self._on_server_paused(remote))
+            # Not before what the server was taking just then has come: after a new beginning it
+            # would come out of turn.
+            remote.call_for_result("count").add_done_callback(
+                lambda _: self._on_server_paused(remote)
+            )
             if self._takes:
-                log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
+                log.warning(
+                    "queue %r: its reader is slow, so the npm server stops for a while, and may"
+                    " lose a message",
+                    self._queue.name,
+                )
 
     def _on_server_paused(self, remote: RemoteObjectConnection) -> None:
         if remote is self._remote and self._remote_state is RemoteConsumeState.PAUSING:
@@ -278,13 +341,19 @@ class RemoteQueueConsumption(BaseConsumption):
     async def _release_resources(self) -> None:
         remote = self._remote
         if self._remote_state is not RemoteConsumeState.IDLE and remote is not None:
-            with suppress(BusError):  # the remote object is lost, and with it the consumption over there
-                while self._may_receive_more() and checked_values.expect_first_number(await remote.call_for_result("count"), "a count"):
-                    await (
-                        self._sleep_before_retry()
-                    )  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
+            with suppress(
+                BusError
+            ):  # the remote object is lost, and with it the consumption over there
+                while self._may_receive_more() and checked_values.expect_first_number(
+                    await remote.call_for_result("count"), "a count"
+                ):
+                    # The part ends by itself; npm servers lose a message that they are just taking
+                    # when they stop (protocol Q24)
+                    await self._sleep_before_retry()
                 remote.call_without_reply("stop")
-                await remote.call_for_result("count")  # after it: what the server was taking just then has come, too
+                await remote.call_for_result(
+                    "count"
+                )  # after it: messages that the server was taking just then have come, too
         self._remote_state = RemoteConsumeState.IDLE
         if self._takes:
             self._queue.undelivered = [*self._buffer, *self._queue.undelivered]

@@ -29,16 +29,22 @@ if TYPE_CHECKING:
 
 REMOTE_CLASS_OF: dict[type, Callable[[Bus, Any, WebSocketPool], Any]] = {
     Queue: lambda bus, queue, pool: RemoteQueue(bus, queue.name, pool),
-    Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, channel.local, channel.remote, pool),
+    Channel: lambda bus, channel, pool: RemoteChannel(
+        bus, channel.name, channel.local, channel.remote, pool
+    ),
     Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
     PersistedDict: lambda bus, kept, pool: RemotePersistedDict(bus, pool, kept.name, kept.ttl_s),
-    PersistedDataclass: lambda bus, kept, pool: RemotePersistedDataclass(bus, pool, kept.name, kept.shape, kept.ttl_s),
+    PersistedDataclass: lambda bus, kept, pool: RemotePersistedDataclass(
+        bus, pool, kept.name, kept.shape, kept.ttl_s
+    ),
     Service: lambda bus, service, pool: RemoteService(bus, service.name, pool),
 }
 
 
 class FederationClients:
-    """One pool of web sockets per URL and secret. Those of the option ``federate`` are dialled when the bus is entered, others when first used."""
+    """One pool of web sockets for each URL and secret. Servers of the option ``federate`` are
+    dialled when the bus is entered, others when first used.
+    """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -58,8 +64,12 @@ class FederationClients:
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
         self._pools.clear()
 
-    def federate(self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None) -> Any:
-        """The same object on the bus behind ``url``. Raises ConfigError for a bad URL, a missing secret, or what is no object of a bus."""
+    def federate(
+        self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None
+    ) -> Any:
+        """Return the same object on the bus at ``url``. Raises ConfigError for a bad URL, a missing
+        secret, or what is no object of a bus.
+        """
         if url is not None:
             check_text("url", url, secret=True)
         if secret is not None:
@@ -67,26 +77,43 @@ class FederationClients:
         if secret_in_url is not None:
             check_flag("secret_in_url", secret_in_url)
         if url is None and len(self.urls) != 1:
-            raise ConfigError(reason=f"federate() was given no URL, and the bus knows {len(self.urls)}; name one")
+            raise ConfigError(
+                reason=f"federate() was given no URL, and the bus knows {len(self.urls)}; name one"
+            )
         pool = self._pool_for(url or self.urls[0], secret, secret_in_url)
         for kind, remote in REMOTE_CLASS_OF.items():
             if isinstance(thing, kind):
                 return remote(self._bus, thing, pool)
-        raise ConfigError(reason=f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub, persisted object or service")
+        raise ConfigError(
+            reason=(
+                f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub,"
+                " persisted object or service"
+            )
+        )
 
-    def _pool_for(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> WebSocketPool:
+    def _pool_for(
+        self, url: str, secret: str | None = None, secret_in_url: bool | None = None
+    ) -> WebSocketPool:
         options = self._bus.options
         if secret_in_url is None:
             named = options.federate_secret_in_url
             secret_in_url = named if isinstance(named, bool) else url in named
         shown = secret or secret_for_url(options.federate_secret, url)
-        found = make_federation_target(url, shown, options.federate_tls_ca, secret_in_url=secret_in_url, compression=options.federate_compression)
+        found = make_federation_target(
+            url,
+            shown,
+            options.federate_tls_ca,
+            secret_in_url=secret_in_url,
+            compression=options.federate_compression,
+        )
         if found not in self._pools:
             self._pools[found] = WebSocketPool(found, options.federate_sockets, self._bus.spawn)
         return self._pools[found]
 
 
 def secret_for_url(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
-    """One secret for all, or one per URL; else that of the environment."""
+    """Return the secret for a URL: one for all, or one for each URL; else that of the
+    environment.
+    """
     given = secrets.get(url) if isinstance(secrets, Mapping) else secrets
     return given or read_variable("BUSMQ_FEDERATION_SECRET")

@@ -1,7 +1,9 @@
 """A web socket that counts what passes, and how much may be on its way (socket.py).
 
-Rule 1. Every byte that comes, and every byte that the operating system takes for the server, is a sign of life: also a part of a message.
-Rule 2. What the operating system and what stands between hold back is not seen. So a silent server has as long as that takes over a slow link.
+Rule 1. Every byte that comes, and every byte that the operating system takes for the server, is a
+        sign of life: also a part of a message.
+Rule 2. Bytes in the buffers of the operating system and of machines in between are not seen. So a
+        silent server has as long as that takes over a slow link.
 """
 
 from __future__ import annotations
@@ -13,17 +15,25 @@ from collections.abc import Callable
 from websockets.asyncio.client import ClientConnection
 
 MAX_WAITING_BYTES = 256 * 1024
-"""Bytes that wait here before the objects wait, each for its turn: so much an object that comes later waits for at most."""
+"""Bytes that wait here before the objects wait, each for its turn: so much an object that comes
+later waits for at most.
+"""
 MAX_UNANSWERED_BYTES = 1024 * 1024
-"""Bytes of calls of one socket that are not answered, whatever the number of its objects; one call may be larger."""
+"""Bytes of calls of one socket that are not answered, whatever the number of its objects; one call
+may be larger.
+"""
 SLOWEST_LINK_BYTES_PER_S = 32 * 1024
-"""Bytes per second of the slowest link that we wait for when nothing is seen of what passes on it."""
+"""Bytes per second of the slowest link that we wait for when nothing is seen of what passes on
+it.
+"""
 LARGE_WRITE_BYTES = 64 * 1024
 WRITE_PIECE_BYTES = 64 * 1024
 
 
 class ByteCountingWebSocket(ClientConnection):
-    """``received`` and ``written`` are bytes since the handshake, ``partial`` those that have come after the last complete message."""
+    """``received`` and ``written`` are bytes since the handshake, ``partial`` those that have come
+    after the last complete message.
+    """
 
     received = written = partial = 0
     on_writable: Callable[[], None] | None = None
@@ -49,12 +59,16 @@ class ByteCountingWebSocket(ClientConnection):
 
     @property
     def bytes_passed(self) -> tuple[int, int]:
-        """What has come, and what the operating system has taken: it changes as long as anything passes."""
+        """Return the bytes that have come, and the bytes that the operating system has taken: they
+        change as long as bytes pass.
+        """
         return self.received, self.written - self.transport.get_write_buffer_size()
 
 
 class SendWindow:
-    """How much waits and is under way on one socket, and who waits for room, each in its turn."""
+    """The bytes that wait and are under way on one socket, and the senders that wait for room, each
+    in its turn.
+    """
 
     def __init__(self) -> None:
         self.waiting = self.under_way = 0
@@ -91,7 +105,7 @@ class SendWindow:
 
 
 class PongConfirmationTracker:
-    """What the pongs have proven: whatever was sent before a ping has arrived when its pong comes."""
+    """The proofs of pongs: bytes that were sent before a ping have arrived when its pong comes."""
 
     def __init__(self) -> None:
         self._times: deque[tuple[float, float]] = deque()
@@ -102,7 +116,7 @@ class PongConfirmationTracker:
         self._times.append((at, now))
 
     def proven_send_time(self, since: float) -> float:
-        """A time: what was sent before it had arrived at ``since``."""
+        """Return a time: bytes that were sent before it had arrived at ``since``."""
         while self._times and self._times[0][1] <= since:
             self._before = self._times.popleft()[0]
         return self._before

@@ -1,6 +1,8 @@
-"""Persisted objects of another bus: what changed is found as by ``bus/base_persisted_object.py``, reading and writing are calls (protocol 5.6).
+"""Persisted objects of another bus: changes are found as by ``bus/base_persisted_object.py``,
+reading and writing are calls (protocol 5.6).
 
-Rule 1. The server gives every object 60 s at each touch, whatever ttl was asked for (protocol Q19). So it is touched at least every 20 s.
+Rule 1. The server gives every object 60 s at each touch, whatever ttl was asked for (protocol Q19).
+        So it is touched at least every 20 s.
 Rule 2. A touch is not answered. Whether the object is there is found by reading it.
 """
 
@@ -10,7 +12,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.base_persisted_object import BasePersistedObject, D, PersistedDataclass, PersistedDict
+from busmq_spark.bus.base_persisted_object import (
+    BasePersistedObject,
+    D,
+    PersistedDataclass,
+    PersistedDict,
+)
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
@@ -23,21 +30,27 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 SERVER_TTL_S = 60
-"""What the server gives at each touch."""
+"""The ttl that the server gives at each touch."""
 
 
 class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
-    """The storage of both kinds. All state is here, and the waiting calls raise errors: an Owner has nothing to do."""
+    """The storage of both kinds. All state is here, and the waiting calls raise errors: an Owner
+    has nothing to do.
+    """
 
     _handle: RemoteReconnector
     _task: asyncio.Task[None] | None = None
 
     def __init__(self, bus: Bus, pool: WebSocketPool, *args: Any) -> None:
         super().__init__(bus, *args)
-        self._handle = RemoteReconnector(pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing)
+        self._handle = RemoteReconnector(
+            pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing
+        )
 
     async def persist(self, ttl_s: int | None = None) -> None:
-        """As at home, except that the server gives it 60 s, whatever is asked for; touched as often as the shorter of both needs."""
+        """Persist as at home, except that the server gives it 60 s, whatever is asked for; touched
+        as often as the shorter of both needs.
+        """
         self._set_ttl(ttl_s)
         await self.touch()
         if not self.is_kept_alive:
@@ -51,11 +64,15 @@ class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
             there = await self._read()
             fields |= {name: text for name, text in sending.missing.items() if name not in there}
         if fields:
-            await self._handle.call_for_result("pwrite", self.key, {name: json.loads(text) for name, text in fields.items()})
+            await self._handle.call_for_result(
+                "pwrite", self.key, {name: json.loads(text) for name, text in fields.items()}
+            )
         return 0  # the wire does not say which of them are new
 
     async def _read(self) -> dict[str, bytes]:
-        found = checked_values.expect_texts_by_name(await self._handle.call_for_result("pread", self.key), "a persisted object")
+        found = checked_values.expect_texts_by_name(
+            await self._handle.call_for_result("pread", self.key), "a persisted object"
+        )
         return {name: text.encode("utf-8", "replace") for name, text in found.items()}
 
     async def _touch(self) -> bool:
@@ -81,11 +98,11 @@ class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
 
 
 class RemotePersistedDict(_RemotePersistable, PersistedDict):
-    """A persisted dictionary behind a federation server."""
+    """A persisted dictionary on a federated bus."""
 
 
 class RemotePersistedDataclass(_RemotePersistable, PersistedDataclass[D]):
-    """A persisted dataclass behind a federation server."""
+    """A persisted dataclass on a federated bus."""
 
 
 async def _restore_nothing(remote: RemoteObjectConnection) -> None:

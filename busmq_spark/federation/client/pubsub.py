@@ -1,4 +1,6 @@
-"""A pubsub of another bus: subscriptions and handlers are those of ``bus/pubsub.py``, only the messages come from a remote object."""
+"""A pubsub of another bus: subscriptions and handlers are those of ``bus/pubsub.py``, only the
+messages come from a remote object.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class RemotePubsub(Pubsub, RemoteObjectListener):
-    """A pubsub behind a federation server. While the link is down no message is received; ``subscribed`` is emitted again when it is back.
+    """A pubsub on a federated bus. While the link is down no message is received; ``subscribed`` is
+    emitted again when it is back.
 
     Further events: ``reconnecting(error)`` and ``reconnected``.
     """
@@ -32,7 +35,9 @@ class RemotePubsub(Pubsub, RemoteObjectListener):
 
     def __init__(self, bus: Bus, name: str, most: int, pool: WebSocketPool) -> None:
         super().__init__(bus, name, most)
-        self._handle = RemoteReconnector(pool, make_creation("pubsub", name), bus.spawn, self, self._restore)
+        self._handle = RemoteReconnector(
+            pool, make_creation("pubsub", name), bus.spawn, self, self._restore
+        )
         self._on_message: Callable[[bytes | None], None] | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
 
@@ -40,7 +45,9 @@ class RemotePubsub(Pubsub, RemoteObjectListener):
         return f"RemotePubsub({self.name!r}, {self._handle.url!r})"
 
     async def publish(self, value: object) -> None:
-        """As Pubsub.publish. Raises FederationLost when the link broke and it is unknown whether the message was published."""
+        """Publish, like Pubsub.publish. Raises FederationLost when the link broke and it is unknown
+        whether the message was published.
+        """
         await self._handle.call_for_result("publish", decode_utf8(encode_value(value)), again=False)
 
     async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
@@ -53,7 +60,8 @@ class RemotePubsub(Pubsub, RemoteObjectListener):
             raise
         self._handle.keep_open = True
 
-    def _stop_receiving(self, on_message: Callable[[bytes | None], None]) -> None:  # noqa: ARG002  # there is one
+    # There is one
+    def _stop_receiving(self, on_message: Callable[[bytes | None], None]) -> None:  # noqa: ARG002
         self._on_message = None
         self._handle.close()
 
@@ -73,11 +81,18 @@ class RemotePubsub(Pubsub, RemoteObjectListener):
         self._report(error)
 
     async def _restore(self, remote: RemoteObjectConnection) -> None:
-        remote.on("error", self._on_remote_error)  # first: an error event without a listener ends a Node server
+        remote.on(
+            "error", self._on_remote_error
+        )  # first: an error event without a listener ends a Node server
         if (on_message := self._on_message) is None:
             return
         answered = self._failing = remote.next_event("subscribed")
-        remote.on("message", lambda text=None, *_: on_message(checked_values.expect_text_as_bytes(text, "a message")))
+        remote.on(
+            "message",
+            lambda text=None, *_: on_message(
+                checked_values.expect_text_as_bytes(text, "a message")
+            ),
+        )
         remote.call_without_reply("subscribe")
         await answered
         self._failing = None

@@ -1,7 +1,9 @@
 """Pushing to a remote object: in the order of the calls, many under way, nothing sent twice.
 
-Rule 1. When the remote object is lost, what is under way fails with FederationLost: whether it is stored is unknown. The rest waits for the next.
-Rule 2. A queue with a maxsize is pushed to one by one, so that of a call that does not fit a beginning is stored and the rest is not.
+Rule 1. If the remote object is lost, pushes under way fail with FederationLost: whether they are
+        stored is unknown. The rest waits for the next.
+Rule 2. A queue with a maxsize is pushed to one by one, so that of a call that does not fit a
+        beginning is stored and the rest is not.
 """
 
 from __future__ import annotations
@@ -23,15 +25,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("busmq_spark")
 MAX_PUSHES_UNDER_WAY = 1000
-"""Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow_control.py)."""
+"""Most pushes of one object under way; each keeps a number of its own at the server. Their bytes
+are bounded per socket (flow_control.py).
+"""
 
 
 class RemotePushPipeline:
-    """What one object has to push, with ``method``. ``stored`` is called for each message that is."""
+    """The pushes of one object, by ``method``. ``stored`` is called for each message that is."""
 
-    def __init__(self, handle: RemoteReconnector, method: str, name: str, spawn: Callable[..., Any], stored: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        handle: RemoteReconnector,
+        method: str,
+        name: str,
+        spawn: Callable[..., Any],
+        stored: Callable[[], None],
+    ) -> None:
         self.maxsize = 0
-        self._handle, self._method, self._name, self._spawn, self._stored = handle, method, name, spawn, stored
+        self._handle, self._method, self._name, self._spawn, self._stored = (
+            handle,
+            method,
+            name,
+            spawn,
+            stored,
+        )
         self._pending: deque[PendingPush[str]] = deque()
         self._under_way = 0
         self._begun = self._waking = False
@@ -60,7 +77,7 @@ class RemotePushPipeline:
             push.fail(error)
         self._notify_if_idle()
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _send_next(self) -> None:
         remote = self._handle.remote
@@ -86,7 +103,9 @@ class RemotePushPipeline:
         self._notify_if_idle()
 
     def _on_answer(self, push: PendingPush[str], found: list[Any] | BusError) -> None:
-        if not self._begun:  # a remote object that is lost answers all of them: the first must not send before the last has failed
+        # A remote object that is lost answers all of them: the first must not send before the last
+        # has failed
+        if not self._begun:
             self._begun = True
             asyncio.get_running_loop().call_soon(self.send_waiting)
         self._under_way -= 1
@@ -148,5 +167,8 @@ def decode_utf8(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise MessageRefused(
-            reason=f"the bytes are no UTF-8 ({error.reason} at {error.start}), and federation carries text; push them in base64"
+            reason=(
+                f"the bytes are no UTF-8 ({error.reason} at {error.start}), and federation carries"
+                " text; push them in base64"
+            )
         ) from None

@@ -11,7 +11,16 @@ from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.queue import check_id
-from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireFormatError
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    FederationLost,
+    FederationRefused,
+    MessageRefused,
+    QueueBusy,
+    StateError,
+    WireFormatError,
+)
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.consume import RemoteQueueConsumption
 from busmq_spark.federation.client.push_pipeline import RemotePushPipeline, decode_utf8
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 ERRORS_THAT_END_CONSUMING = (QueueBusy, MessageRefused, FederationRefused)
-"""What a server of ours reports when it consumes for us no longer."""
+"""Errors with which a server of ours reports that it consumes no longer."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -37,10 +46,12 @@ class _AttachOptions(NamedTuple):
 
 
 class RemoteQueue(BaseQueue, RemoteObjectListener):
-    """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
+    """A queue on a federated bus. Names, results and errors are those of Queue, where the wire
+    allows.
 
-    Further events: ``reconnecting(error)`` and ``reconnected``. While the server is unreachable, calls wait 8 s and then raise FederationLost; a
-    queue that is attached is attached again, and consumed from where it was. Values must be text: bytes that are no UTF-8 are refused.
+    Further events: ``reconnecting(error)`` and ``reconnected``. While the server is unreachable,
+    calls wait 8 s and then raise FederationLost; a queue that is attached is attached again, and
+    consumed from where it was. Values must be text: bytes that are no UTF-8 are refused.
     """
 
     events = (*BaseQueue.events, "reconnecting", "reconnected")
@@ -51,31 +62,50 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         self.last_acked = 0
         """The highest id that was acked through this object since it was attached."""
         self.undelivered: list[Message] = []
-        """Taken from the queue and not handed over by the consumption before: the wire has no way back for them."""
-        self.handle = RemoteReconnector(pool, make_creation("queue", name), bus.spawn, self, self._restore)
+        """Taken from the queue and not handed over by the consumption before: the wire has no way
+        back for them.
+        """
+        self.handle = RemoteReconnector(
+            pool, make_creation("queue", name), bus.spawn, self, self._restore
+        )
         self._attach_options: _AttachOptions | None = None
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
         self._pushes = RemotePushPipeline(self.handle, "push", name, bus.spawn, self._count_push)
         self.current: RemoteQueueConsumption | None = None
-        """The consumption that has begun last: what the server says is for it."""
+        """The consumption that has begun last: messages of the server are for it."""
         self.reliable_on: RemoteObjectConnection | None = None
         """The remote object of which a reliable consumption has begun: it understands acks."""
 
     def __repr__(self) -> str:
         return f"RemoteQueue({self.name!r}, {self.handle.url!r})"
 
-    # -- life -------------------------------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def _attach(self, ttl_s: int, maxsize: int, *, discoverable: bool) -> bool:
         if ttl_s < 1:
-            raise ConfigError(reason=f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what may live for less")
+            raise ConfigError(
+                reason=(
+                    f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what"
+                    " may live for less"
+                )
+            )
         async with self._lock:
             if self.attached:
-                raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
+                raise StateError(
+                    event="attach",
+                    what=f"queue {self.name!r}",
+                    state="attached already",
+                    remedy="Detach it first",
+                )
             self._emit("attaching")
             self.handle.close()  # a remote object that has only asked
-            self._attach_options, self.last_acked, self.handed, self.reliable_on = _AttachOptions(ttl_s, maxsize, discoverable), 0, 0, None
+            self._attach_options, self.last_acked, self.handed, self.reliable_on = (
+                _AttachOptions(ttl_s, maxsize, discoverable),
+                0,
+                0,
+                None,
+            )
             try:
                 await self.handle.wait_open()
             except BaseException:
@@ -90,7 +120,9 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         return existed
 
     async def detach(self) -> None:
-        """As Queue.detach. What was taken and not handed over is lost, unless the consumption was reliable: the wire has no way back."""
+        """Detach, like Queue.detach. Messages that were taken and not handed over are lost, unless
+        the consumption was reliable: the wire has no way back.
+        """
         await self.early.let_begin()
         async with self._lock:
             if not self.attached:
@@ -105,7 +137,7 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         self._emit("detached")
 
     async def close(self) -> None:
-        """As Queue.close."""
+        """Close, like Queue.close."""
         if not self.attached:
             await self.attach(ttl_s=DEFAULT_QUEUE_TTL_S)
         async with self._lock:
@@ -120,14 +152,16 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         self._emit("detached")
         self._emit("closed")
 
-    # -- pushing ----------------------------------------------------------------------------------------------------------------------------
+    # -- pushing -----------------------------------------------------------------------------------
 
     def push(self, value: object) -> asyncio.Future[int]:
-        """As Queue.push. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
+        """Push, like Queue.push. The future fails with FederationLost when the link broke and it is
+        unknown whether the message is stored.
+        """
         return self._push_when_attached([decode_utf8(encode_value(value))], single=True)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
-        """As Queue.push_many: one call each, many under way."""
+        """Push many, like Queue.push_many: one call for each, many under way."""
         texts = [decode_utf8(encode_value(value)) for value in values]
         return self._push_when_attached(texts, single=False)
 
@@ -137,81 +171,111 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
             return self._pushes.add(texts, single=single)
         return self.early.add("push to", lambda: self._pushes.add(texts, single=single))
 
-    # -- consuming --------------------------------------------------------------------------------------------------------------------------
+    # -- consuming ---------------------------------------------------------------------------------
 
     def consume(self, **options: Unpack[ConsumeKeywords]) -> RemoteQueueConsumption:
-        """As Queue.consume, with two limits of the wire. What was taken when a consumption ends goes to the next one of this object and not back to
-        the queue; at most ``prefetch`` messages are so, and none when it is reliable. On an npm server a reliable consumption also takes
-        what other consumers have not acked. ``wait=False`` is refused.
+        """Consume, like Queue.consume, with two limits of the wire. Messages taken when a
+        consumption ends go to the next one of this object and not back to the queue; these are at
+        most ``prefetch`` messages, and none when it is reliable. On an npm server a reliable
+        consumption also takes what other consumers have not acked. ``wait=False`` is refused.
         """
         self._need_attaching("consume from")
         asked = from_call(ConsumeOptions, "consume", options)
         if not asked.wait:
-            raise ConfigError(reason="wait=False cannot be said over federation: a reliable consumer waits for the one before it to end")
+            raise ConfigError(
+                reason=(
+                    "wait=False cannot be said over federation: a reliable consumer waits for the"
+                    " one before it to end"
+                )
+            )
         before, self._consumption = self._consumption, RemoteQueueConsumption(self, asked)
         self._consumption.follows = before
         return self._consumption
 
     async def ack(self, last: int) -> None:
-        """As Queue.ack, for what a reliable consumption of this object has handed over. Returns when the server has executed it."""
+        """Ack, like Queue.ack, messages that a reliable consumption of this object has handed over.
+        Returns when the server has executed it.
+        """
         check_id(last)
         self._need_attached("ack on")
         if self.reliable_on is None:
-            raise self._not_reliable("Consume with reliable=True first; its option last acks what an earlier consumer had")
-        last = min(last, self.handed)  # a later consumption begins with what was acked: messages that come later must not be among it
+            raise self._not_reliable(
+                "Consume with reliable=True first; its option last acks what an earlier"
+                " consumer had"
+            )
+        last = min(
+            last,
+            self.handed,
+            # A later consumption begins with what was acked: messages that come later must not be
+            # among it
+        )
         self.last_acked = max(self.last_acked, last)
         while True:
             remote = await self.handle.wait_open()
-            if remote is not self.reliable_on:  # a new one, on which nothing is consumed: Node dies of an ack there
+            if (
+                remote is not self.reliable_on
+            ):  # a new one, on which nothing is consumed: Node dies of an ack there
                 self.reliable_on = remote
-                remote.call_without_reply("consume", {"reliable": True, "max": 0, "last": self.last_acked})
+                remote.call_without_reply(
+                    "consume", {"reliable": True, "max": 0, "last": self.last_acked}
+                )
             remote.call_without_reply("ack", last)
             try:
-                await remote.call_for_result("count")  # acks are never answered (protocol 1.9); this goes the same way after it
+                await remote.call_for_result(
+                    "count"
+                )  # acks are never answered (protocol 1.9); this goes the same way after it
                 log.debug("%r: acked up to id %d", self, last)
                 return
             except FederationLost:
                 continue
 
-    # -- asking -----------------------------------------------------------------------------------------------------------------------------
+    # -- asking ------------------------------------------------------------------------------------
 
     async def count(self) -> int:
-        """As Queue.count."""
-        return checked_values.expect_first_number(await self.handle.call_for_result("count"), "a count")
+        """Count messages, like Queue.count."""
+        return checked_values.expect_first_number(
+            await self.handle.call_for_result("count"), "a count"
+        )
 
     async def flush(self) -> bool:
-        """As Queue.flush."""
+        """Flush, like Queue.flush."""
         return bool((await self.handle.call_for_result("flush"))[0])
 
     async def exists(self) -> bool:
-        """As Queue.exists."""
+        """Check, like Queue.exists."""
         return bool((await self.handle.call_for_result("exists"))[0])
 
     async def ttl(self) -> int | None:
-        """As Queue.ttl."""
+        """Return the ttl, like Queue.ttl."""
         return _number_or_none(await self.handle.call_for_result("ttl"))
 
     async def maxsize(self) -> int:
-        """As Queue.maxsize."""
+        """Return the maxsize, like Queue.maxsize."""
         return _number_or_none(await self.handle.call_for_result("maxsize")) or 0
 
     async def find(self) -> str | None:
-        """As Queue.find, asked of the other bus: ``local`` means that it has the queue."""
+        """Find the queue, like Queue.find, by the other bus: ``local`` means that it has the
+        queue.
+        """
         found = await self.handle.call_for_result("find")
         return str(found[0]) if found and found[0] else None
 
     async def metadata(self) -> dict[str, str]:
-        """As Queue.metadata."""
-        return checked_values.expect_texts_by_name(await self.handle.call_for_result("metadata"), "metadata")
+        """Return the metadata, like Queue.metadata."""
+        return checked_values.expect_texts_by_name(
+            await self.handle.call_for_result("metadata"), "metadata"
+        )
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
-        """As Queue.set_metadata."""
+        """Set metadata, like Queue.set_metadata."""
         self._check_fields(fields)
         self._need_attached("set metadata of")
         if fields:
-            await self.handle.call_for_result("metadata", {name: str(value) for name, value in fields.items()})
+            await self.handle.call_for_result(
+                "metadata", {name: str(value) for name, value in fields.items()}
+            )
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def on_remote_lost(self, why: BusError) -> None:
         """The link broke; see remote_reconnector.RemoteObjectListener."""
@@ -231,21 +295,38 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         self._report(error)
 
     async def _restore(self, remote: RemoteObjectConnection) -> None:
-        remote.on("error", self._on_remote_error)  # first: an error event without a listener ends a Node server
+        remote.on(
+            "error", self._on_remote_error
+        )  # first: an error event without a listener ends a Node server
         if self._attach_options is None:
-            await remote.call_for_result("exists")  # finds the queue's server; without it Node dies of every other question
+            await remote.call_for_result(
+                "exists"
+            )  # finds the queue's server; without it Node dies of every other question
             return
         answered = self._failing = remote.next_event("attached")
         remote.on("message", self._on_message)
         remote.on("consuming", self._on_consuming)
         options = self._attach_options
-        remote.call_without_reply("attach", {"ttl": options.ttl_s, "maxsize": options.maxsize, "discoverable": options.discoverable})
+        remote.call_without_reply(
+            "attach",
+            {
+                "ttl": options.ttl_s,
+                "maxsize": options.maxsize,
+                "discoverable": options.discoverable,
+            },
+        )
         self._existed = (await answered)[:1] == [True]
         self._failing = None
         # npm's go by the maxsize that we attach with, and old ones die of the question.
-        asked = [remote.call_for_result("ttl"), *([remote.call_for_result("maxsize")] if remote.ours else [])]
+        asked = [
+            remote.call_for_result("ttl"),
+            *([remote.call_for_result("maxsize")] if remote.ours else []),
+        ]
         ttl, *maxsize = [_number_or_none(found) for found in await asyncio.gather(*asked)]
-        self.ttl_s, self._pushes.maxsize = ttl or options.ttl_s, max(options.maxsize, *[known or 0 for known in maxsize], 0)
+        self.ttl_s, self._pushes.maxsize = (
+            ttl or options.ttl_s,
+            max(options.maxsize, *[known or 0 for known in maxsize], 0),
+        )
         if self.current is not None:
             self.current.resume_on(remote, existed=self._existed)
         asyncio.get_running_loop().call_soon(self._pushes.send_waiting)
@@ -262,14 +343,23 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         error = error_from_event(found)
         if self._failing is not None and not self._failing.done():
             self._failing.set_exception(error)
-        elif isinstance(error, ERRORS_THAT_END_CONSUMING) and self.current is not None and self.current.running:
+        elif (
+            isinstance(error, ERRORS_THAT_END_CONSUMING)
+            and self.current is not None
+            and self.current.running
+        ):
             self.current.on_failure(error)
         else:
             self._report(error)
 
     def _leave(self) -> None:
         if self.undelivered:
-            log.warning("queue %r: %d messages were taken and not handed over, and federation has no way back", self.name, len(self.undelivered))
+            log.warning(
+                "queue %r: %d messages were taken and not handed over, and federation has no way"
+                " back",
+                self.name,
+                len(self.undelivered),
+            )
         self.undelivered = []
         self._attach_options, self._consumption, self.current, self.ttl_s = None, None, None, 0
         self.handle.close()
@@ -280,7 +370,7 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
 
 
 def _number_or_none(found: list[Any]) -> int | None:
-    """None where a queue that does not exist has none, or the server says what is no number."""
+    """Return None for a queue that does not exist, or when the reply is no number."""
     try:
         return checked_values.expect_first_number(found, "a number")
     except WireFormatError:

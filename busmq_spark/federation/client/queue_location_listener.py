@@ -1,7 +1,9 @@
-"""Receives where discoverable queues are, and stores it in this bus' own Redis, where ``queue.find()`` reads it (protocol 1.11, 5.8).
+"""Receives where discoverable queues are, and stores it in this bus' own Redis, where
+``queue.find()`` reads it (protocol 1.11, 5.8).
 
-Rule 1. A server is trusted no further than needed: it can name queues, not keys; a queue of this bus stays what it is (npm busmq overwrites it, Q5);
-        no name is stored for longer than a day, and the number of names that wait to be stored is limited.
+Rule 1. A server is trusted no further than needed: it can name queues, not keys; a queue of this
+        bus stays what it is (npm busmq overwrites it, Q5); no name is stored for longer than a day,
+        and the number of names that wait to be stored is limited.
 Rule 2. A name that cannot be stored now is announced again soon.
 """
 
@@ -32,11 +34,15 @@ log = logging.getLogger("busmq_spark")
 
 
 class FederatedQueueLocationListener(RemoteObjectListener):
-    """Of one federation server. The bus emits ``federating(url)`` whenever they are listened to (again)."""
+    """Of one federation server. The bus emits ``federating(url)`` whenever they are listened to
+    (again).
+    """
 
     def __init__(self, bus: Bus, pool: WebSocketPool) -> None:
         self._bus, self._url = bus, pool.target.url
-        self._handle = RemoteReconnector(pool, make_creation("pubsub", ANNOUNCEMENT_CHANNEL), bus.spawn, self, self._restore)
+        self._handle = RemoteReconnector(
+            pool, make_creation("pubsub", ANNOUNCEMENT_CHANNEL), bus.spawn, self, self._restore
+        )
         self._news: dict[str, int] = {}
         self._more = asyncio.Event()
 
@@ -54,19 +60,30 @@ class FederatedQueueLocationListener(RemoteObjectListener):
         self._bus._emit("federating", self._url)
 
     def on_remote_failed(self, error: BusError) -> None:
-        """An object in use raises the error in its calls; this logs it for a program that uses none."""
+        """An object in use raises the error in its calls; this logs it for a program that uses
+        none.
+        """
         log.warning("%r cannot be received: %s", self, error)
 
     async def _restore(self, remote: RemoteObjectConnection) -> None:
-        remote.on("error", lambda found=None, *_: log.warning("%r: %s", self, error_from_event(found)))
-        remote.on("message", lambda text=None, *_: self._on_announcement(checked_values.expect_text_as_bytes(text, "an announcement")))
+        remote.on(
+            "error", lambda found=None, *_: log.warning("%r: %s", self, error_from_event(found))
+        )
+        remote.on(
+            "message",
+            lambda text=None, *_: self._on_announcement(
+                checked_values.expect_text_as_bytes(text, "an announcement")
+            ),
+        )
         subscribed = remote.next_event("subscribed")
         remote.call_without_reply("subscribe")
         await subscribed
 
     def _on_announcement(self, text: bytes) -> None:
         found = _parse_announcement(text)
-        if found is not None and (found[0] in self._news or len(self._news) < MAX_PENDING_ANNOUNCEMENTS):
+        if found is not None and (
+            found[0] in self._news or len(self._news) < MAX_PENDING_ANNOUNCEMENTS
+        ):
             self._news[found[0]] = found[1]
             self._more.set()
 
@@ -86,15 +103,21 @@ class FederatedQueueLocationListener(RemoteObjectListener):
 
 
 def _parse_announcement(text: bytes) -> tuple[str, int] | None:
-    """Name and ttl of the queue; None for what is no announcement of one."""
+    """Name and ttl of the queue; return None for text that is no announcement of a queue."""
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
         return None
     match found:
-        case {"event": "queue", "key": str(key), "ttl": int(ttl_s)} if ttl_s > 0 and not isinstance(ttl_s, bool):
+        case {"event": "queue", "key": str(key), "ttl": int(ttl_s)} if ttl_s > 0 and not isinstance(
+            ttl_s, bool
+        ):
             name = announced_name(key)
-            if name is None or len(name) > MAX_NAME_CHARACTERS or any("\ud800" <= letter <= "\udfff" for letter in name):
+            if (
+                name is None
+                or len(name) > MAX_NAME_CHARACTERS
+                or any("\ud800" <= letter <= "\udfff" for letter in name)
+            ):
                 return None
             return name, min(ttl_s, MAX_ANNOUNCED_TTL_S)
     return None

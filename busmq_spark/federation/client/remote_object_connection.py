@@ -1,7 +1,10 @@
-"""One object on one web socket, from its creation message until one side ends it (protocol 5.4 to 5.6).
+"""An object on a web socket, from its creation message until one side ends it (protocol 5.4 to
+5.6).
 
-Rule 1. A Node server dies of what it does not expect: the creation message goes first, then calls of the object's own methods, each in one packet.
-Rule 2. The number of a callback that was answered is used again: Node keeps every number it has seen for the life of the channel (protocol Q31).
+Rule 1. A Node server dies of what it does not expect: the creation message goes first, then calls
+        of the object's own methods, each in one packet.
+Rule 2. The number of a callback that was answered is used again: Node keeps every number it has
+        seen for the life of the channel (protocol Q31).
 Rule 3. Every call with a callback gets an answer: the server's, or FederationLost.
 """
 
@@ -33,7 +36,10 @@ class RemoteObjectConnection:
     """``on_lost`` is called once, unless this side closes it."""
 
     def __init__(
-        self, socket: ReconnectingWebSocket, creation: ObjectCreationMessage, on_lost: Callable[[RemoteObjectConnection, BusError], None]
+        self,
+        socket: ReconnectingWebSocket,
+        creation: ObjectCreationMessage,
+        on_lost: Callable[[RemoteObjectConnection, BusError], None],
     ) -> None:
         self.id = secrets.token_hex(8)
         self._socket, self._on_lost = socket, on_lost
@@ -67,17 +73,26 @@ class RemoteObjectConnection:
 
     @property
     def send_window(self) -> SendWindow:
-        """The send window of the socket: who has much to send asks first whether it is free."""
+        """Return the send window of the socket: a sender of much data first asks whether it has
+        room.
+        """
         return self._socket.send_window
 
-    # -- calls ------------------------------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def call_without_reply(self, method: str, *args: Any) -> None:
         """Call a method without a callback."""
-        self._send(dnode.DnodeMessage(self._method_number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
+        self._send(
+            dnode.DnodeMessage(
+                self._method_number(method),
+                [{str(place): value for place, value in enumerate(args)}],
+            ).encode()
+        )
 
     def call_for_result(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
-        """Call a method; the result are the values its callback gets after the error. Fails with UnknownRemoteError and FederationLost."""
+        """Call a method; the result are the values its callback gets after the error. Fails with
+        UnknownRemoteError and FederationLost.
+        """
         future: asyncio.Future[list[Any]] = self._loop.create_future()
 
         def on_answer(found: list[Any] | BusError) -> None:
@@ -94,14 +109,23 @@ class RemoteObjectConnection:
             return
         data = dnode.encode_utf8(quoted(text))
         id = self._allocate_callback_id(answered, len(data))
-        body = b'{"method":%d,"arguments":[{"0":%b,"1":"[Function]"}],"callbacks":{"%d":["0","1"]},"links":[]}\n'
+        body = (
+            b'{"method":%d,"arguments":[{"0":%b,"1":"[Function]"}],'
+            b'"callbacks":{"%d":["0","1"]},"links":[]}\n'
+        )
         self._send(body % (self._methods[method], data, id))
 
     def on(self, event: str, handler: Callable[..., None]) -> None:
-        """Call ``handler`` with the arguments of every such event, until the object is lost or closed."""
+        """Call ``handler`` with the arguments of every such event, until the object is lost or
+        closed.
+        """
         id, self._next = self._next, self._next + 1
         self._handlers[id] = handler
-        self._send(dnode.DnodeMessage(self._method_number("on"), [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
+        self._send(
+            dnode.DnodeMessage(
+                self._method_number("on"), [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}
+            ).encode()
+        )
 
     def next_event(self, event: str) -> asyncio.Future[list[Any]]:
         """The arguments of the next such event; fails when the object is lost first."""
@@ -115,13 +139,17 @@ class RemoteObjectConnection:
         return future
 
     def close(self) -> None:
-        """End the object at the server, which detaches it. Callers that wait for an answer get FederationLost."""
+        """End the object at the server, which detaches it. Callers that wait for an answer get
+        FederationLost.
+        """
         if not self.over:
             self._socket.remove_remote(self)
             self._socket.send(MuxPacket(self.id, None).encode())
-            self._fail_callers(FederationLost(url=self._socket.target.url, reason="the object was closed here"))
+            self._fail_callers(
+                FederationLost(url=self._socket.target.url, reason="the object was closed here")
+            )
 
-    # -- called by the socket ---------------------------------------------------------------------------------------------------------------
+    # -- called by the socket ----------------------------------------------------------------------
 
     def receive_packet(self, body: bytes) -> None:
         """Raises WireFormatError."""
@@ -137,7 +165,11 @@ class RemoteObjectConnection:
         """End the object at the server, which does not speak the protocol."""
         if not self.over:
             self._socket.send(MuxPacket(self.id, None).encode())
-            self.end_as_lost(FederationLost(url=self._socket.target.url, reason=f"it does not speak the protocol: {error}"))
+            self.end_as_lost(
+                FederationLost(
+                    url=self._socket.target.url, reason=f"it does not speak the protocol: {error}"
+                )
+            )
 
     def end_as_lost(self, why: BusError) -> None:
         """The socket is gone, or the server has closed the channel."""
@@ -147,13 +179,24 @@ class RemoteObjectConnection:
             self._on_lost(self, why)
 
     def end_if_overdue(self, arrived: float) -> None:
-        """End the object when an answer is overdue: to what was sent before ``arrived``, which has been at the server for long."""
-        oldest = next((sent for _, sent, _ in self._asked.values()), None) if self._opening.done() else self._began
+        """End the object when an answer is overdue: to what was sent before ``arrived``, which has
+        been at the server for long.
+        """
+        oldest = (
+            next((sent for _, sent, _ in self._asked.values()), None)
+            if self._opening.done()
+            else self._began
+        )
         if oldest is not None and oldest < arrived:
             self._socket.send(MuxPacket(self.id, None).encode())
-            self.end_as_lost(FederationLost(url=self._socket.target.url, reason="it has had a call for long, and does not answer it"))
+            self.end_as_lost(
+                FederationLost(
+                    url=self._socket.target.url,
+                    reason="it has had a call for long, and does not answer it",
+                )
+            )
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _on_call(self, message: dnode.DnodeMessage) -> None:
         if isinstance(message.method, int):
@@ -169,11 +212,16 @@ class RemoteObjectConnection:
             if not self._opening.done():
                 self._opening.set_result(None)
 
-    def _send_with_callback(self, method: str, args: tuple[Any, ...], answered: ReplyCallback) -> None:
+    def _send_with_callback(
+        self, method: str, args: tuple[Any, ...], answered: ReplyCallback
+    ) -> None:
         if self.over:
             answered(self._lost_error())
             return
-        number, size = self._method_number(method), sum(len(arg) for arg in args if isinstance(arg, str))
+        number, size = (
+            self._method_number(method),
+            sum(len(arg) for arg in args if isinstance(arg, str)),
+        )
         id, last = self._allocate_callback_id(answered, size), str(len(args))
         values = {**{str(place): value for place, value in enumerate(args)}, last: "[Function]"}
         self._send(dnode.DnodeMessage(number, [values], {str(id): ("0", last)}).encode())
@@ -219,11 +267,13 @@ class RemoteObjectConnection:
 
 
 def _missing_method_error(method: str) -> WireFormatError:
-    return WireFormatError(found=f"a list of methods without {method!r}", expected="those that were asked for")
+    return WireFormatError(
+        found=f"a list of methods without {method!r}", expected="those that were asked for"
+    )
 
 
 def complete_future(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> None:
-    """What a callback got, in Node's manner: the error first."""
+    """Complete a future with the arguments of a callback, in Node's manner: the error first."""
     if isinstance(found, BusError):
         future.set_exception(found)
         future.exception()  # retrieved: the caller may have been cancelled
@@ -235,10 +285,16 @@ def complete_future(future: asyncio.Future[list[Any]], found: list[Any] | BusErr
 
 
 def error_from_event(found: Any) -> BusError:
-    """What an ``error`` event says: text; ours begins with the code."""
+    """Return the error of an ``error`` event. It is text; that of our server begins with the
+    code.
+    """
     if isinstance(found, str) and (parts := _ERROR_WITH_CODE.fullmatch(found)):
         kind = error_codec.ERRORS_SHOWN_TO_PEERS.get(parts[1])
-        return _error_from_text(kind, found) if kind is not None else UnknownRemoteError(remote=parts[1], reason=parts[2])
+        return (
+            _error_from_text(kind, found)
+            if kind is not None
+            else UnknownRemoteError(remote=parts[1], reason=parts[2])
+        )
     return error_codec.error_from_wire(found)
 
 

@@ -1,7 +1,9 @@
-"""Keeps an object of the bus connected to its remote object: a new one when the old is lost, and its state before anything else.
+"""Keeps an object of the bus connected to its remote object: a new one when the old is lost, and
+its state before anything else.
 
-Rule 1. One remote object at a time. What an old one still sends is ignored.
-Rule 2. An object with ``keep_open`` comes back however long it takes; any other gets a remote object when it has something to ask.
+Rule 1. There is one remote object at a time. Messages of an old one are ignored.
+Rule 2. An object with ``keep_open`` comes back however long it takes; any other gets a remote
+        object when it has something to ask.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.retry import PATIENCE_S, Pauses  # how long a call waits for an unreachable server, as long as for Redis
+from busmq_spark.core.retry import (
+    PATIENCE_S,
+    Pauses,
+)  # how long a call waits for an unreachable server, as long as for Redis
 from busmq_spark.errors import BusError, FederationLost, FederationRefused
 from busmq_spark.federation.client import socket
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
@@ -21,9 +26,11 @@ from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessa
 
 STATE_POLL_S = 0.25
 END_TIMEOUT_S = 1.5
-"""How long the server may take to say that an object has ended."""
+"""Seconds that the server may take to confirm the end of an object."""
 IDLE_REMOTE_S = 30.0
-"""How long an object that is neither attached nor subscribed keeps an unused remote object."""
+"""Seconds for which an object that is neither attached nor subscribed keeps an unused remote
+object.
+"""
 log = logging.getLogger("busmq_spark")
 
 
@@ -37,7 +44,9 @@ class RemoteObjectListener:
         """A remote object is there again, with its state."""
 
     def on_remote_failed(self, error: BusError) -> None:
-        """It was refused and will not come back, or what the server said while it came back; then it is tried again."""
+        """It was refused and will not come back, or what the server said while it came back; then
+        it is tried again.
+        """
 
 
 class RemoteReconnector:
@@ -54,7 +63,13 @@ class RemoteReconnector:
         self.keep_open = False
         self.remote: RemoteObjectConnection | None = None
         """The remote object, when everything is restored on it."""
-        self._pool, self._creation, self._spawn, self._owner, self._restore = pool, creation, spawn, owner, restore
+        self._pool, self._creation, self._spawn, self._owner, self._restore = (
+            pool,
+            creation,
+            spawn,
+            owner,
+            restore,
+        )
         self._coming: asyncio.Future[RemoteObjectConnection] | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting = 0
@@ -67,9 +82,11 @@ class RemoteReconnector:
         return self._pool.target.url
 
     async def wait_open(self) -> RemoteObjectConnection:
-        """The remote object. Waits as long as a socket to the server is open: much may be under way on it.
+        """The remote object. Waits as long as a socket to the server is open: much may be under way
+        on it.
 
-        Raises FederationLost when there is none for PATIENCE_S, or tries have failed for as long; FederationRefused, and what restoring raises.
+        Raises FederationLost when there is none for PATIENCE_S, or tries have failed for as long;
+        FederationRefused, and what restoring raises.
         """
         if self.remote is not None:
             return self.remote
@@ -101,7 +118,9 @@ class RemoteReconnector:
         self._start_opening()
 
     async def call_for_result(self, method: str, *args: Any, again: bool = True) -> list[Any]:
-        """What the callback gets after the error. A call that changes nothing is repeated when the link breaks; ``again=False`` is for others."""
+        """Return the arguments of the callback after the error. A call that changes nothing is
+        repeated when the link breaks; ``again=False`` is for others.
+        """
         until = asyncio.get_running_loop().time() + PATIENCE_S
         self._restart_idle_timer()
         while True:
@@ -113,7 +132,9 @@ class RemoteReconnector:
                     raise
 
     async def end_and_wait(self, method: str, event: str) -> None:
-        """Call the method that ends the object and wait for its event, if there is a remote object: closing that ends it anyhow."""
+        """Call the method that ends the object and wait for its event, if there is a remote object:
+        closing that ends it anyhow.
+        """
         if (remote := self.remote) is None:
             return
         done = remote.next_event(event)
@@ -135,22 +156,38 @@ class RemoteReconnector:
     def _restart_idle_timer(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = None if self.keep_open else asyncio.get_running_loop().call_later(IDLE_REMOTE_S, self._close_if_unused)
+        self._idle = (
+            None
+            if self.keep_open
+            else asyncio.get_running_loop().call_later(IDLE_REMOTE_S, self._close_if_unused)
+        )
 
     def _close_if_unused(self) -> None:
-        if not self.keep_open and not self._waiting and self.remote is not None and not self.remote.is_awaiting_reply:
+        if (
+            not self.keep_open
+            and not self._waiting
+            and self.remote is not None
+            and not self.remote.is_awaiting_reply
+        ):
             self.close()
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _start_opening(self) -> asyncio.Future[RemoteObjectConnection]:
         if self._coming is None:
             self._coming = asyncio.get_running_loop().create_future()
-            self._task = self._spawn(self._open_remote(self._coming, back=self.keep_open), f"opening a remote object for {self._owner!r}")
+            self._task = self._spawn(
+                self._open_remote(self._coming, back=self.keep_open),
+                f"opening a remote object for {self._owner!r}",
+            )
         return self._coming
 
-    async def _open_remote(self, coming: asyncio.Future[RemoteObjectConnection], *, back: bool) -> None:
-        """Until there is a remote object. ``back``: there was one before, so there may be no caller to raise an error to."""
+    async def _open_remote(
+        self, coming: asyncio.Future[RemoteObjectConnection], *, back: bool
+    ) -> None:
+        """Until there is a remote object. ``back``: there was one before, so there may be no caller
+        to raise an error to.
+        """
         pauses = Pauses(*socket.DIAL_PAUSES_S)
         try:
             while True:
@@ -206,10 +243,19 @@ class RemoteReconnector:
                 self._start_opening()
 
     def _cancel_unneeded_opening(self) -> None:
-        if self._task is not None and not self._waiting and not self.keep_open and self._coming is not None:
+        if (
+            self._task is not None
+            and not self._waiting
+            and not self.keep_open
+            and self._coming is not None
+        ):
             self._task.cancel()
             self._coming = None
 
     def _unreachable_error(self) -> BusError:
         why = self._failed or self._pool.last_error
-        return why if isinstance(why, FederationLost) else FederationLost(url=self.url, reason="no answer in good time")
+        return (
+            why
+            if isinstance(why, FederationLost)
+            else FederationLost(url=self.url, reason="no answer in good time")
+        )

@@ -1,7 +1,8 @@
 """A service whose requests and replies go through another bus.
 
-npm servers cannot federate a service (protocol Q17). Its queues they can: so the service itself runs here, on federated queues, and works with any
-server and with any provider or requester over there.
+npm servers cannot federate a service (protocol Q17). Its queues they can: so the service itself
+runs here, on federated queues, and works with any server and with any provider or requester over
+there.
 """
 
 from __future__ import annotations
@@ -18,11 +19,18 @@ if TYPE_CHECKING:
 
 
 class RemoteService(Service):
-    """A service behind a federation server. When the link breaks, requests and replies under way may be lost: their requesters time out."""
+    """A service on a federated bus. If the link breaks, requests and replies under way may be lost:
+    their requesters time out.
+    """
 
     def __init__(self, bus: Bus, name: str, pool: WebSocketPool) -> None:
-        # What a service asks of its bus: this one's tasks, and queues of the other one.
-        far = SimpleNamespace(spawn=bus.spawn, adopt=bus.adopt, release=bus.release, queue=lambda name: RemoteQueue(bus, name, pool))
+        # The bus of a service: tasks of this bus, and queues of the other one.
+        far = SimpleNamespace(
+            spawn=bus.spawn,
+            adopt=bus.adopt,
+            release=bus.release,
+            queue=lambda name: RemoteQueue(bus, name, pool),
+        )
         super().__init__(far, name)  # type: ignore[arg-type]
         self._pool = pool
 

@@ -1,9 +1,12 @@
-"""One hot web socket to a federation server: dialled again whenever it is lost, many remote objects on it (protocol 5.1 to 5.3).
+"""A web socket to a federation server that stays open: dialled again whenever it is lost, with many
+remote objects on it (protocol 5.1 to 5.3).
 
-Rule 1. Nothing is sent twice: what was under way when the socket broke is for each object to judge.
-Rule 2. Sending never waits. Those who push ask whether there is room (flow_control.py): what one socket has under way is bounded, and each object
-        has its turn.
-Rule 3. A server is gone when nothing at all has passed for too long, not when its pong waits behind other data.
+Rule 1. Nothing is sent twice: each object decides about its messages that were under way when the
+        socket broke.
+Rule 2. Sending never waits. Senders of pushes ask whether there is room (flow_control.py): the
+        bytes under way on one socket are bounded, and each object has its turn.
+Rule 3. A server is gone when no byte at all has passed for too long, not when its pong waits after
+        other data.
 """
 
 from __future__ import annotations
@@ -46,17 +49,25 @@ if TYPE_CHECKING:
 
 HEARTBEAT_INTERVAL_S = 10.0
 SILENCE_TIMEOUT_S = 10.0
-"""A server whose pong is due counts as lost after so long without data, plus the time that data under way takes on a slow link."""
+"""A server whose pong is due counts as lost after so long without data, plus the time that data
+under way takes on a slow link.
+"""
 ANSWER_TIMEOUT_S = 60.0
-"""A server that has not answered a call for so long after its arrival counts as lost, even if it still answers pings."""
+"""A server that has not answered a call for so long after its arrival counts as lost, even if it
+still answers pings.
+"""
 HANDSHAKE_TIMEOUTS_S = (10.0, 30.0)
-"""How long a handshake may take, at first and at most. One that takes longer gives the next one twice as long: where thousands come back to a server
-at once, none would be through before all of them gave up."""
+"""Seconds that a handshake may take, at first and at most. A handshake that takes longer doubles
+the time of the next: where thousands come back to a server at once, none would be through before
+all of them gave up.
+"""
 DIAL_PAUSES_S = (0.05, 5.0)
 """Shortest and longest pause between two tries to dial."""
 MAX_MESSAGE_BYTES = 100 * 1024 * 1024
 """Largest message taken, as by Node."""
-_OWN_PROXY_RULES: dict[str, Any] = {"proxy": None} if "proxy" in signature(connect).parameters else {}
+_OWN_PROXY_RULES: dict[str, Any] = (
+    {"proxy": None} if "proxy" in signature(connect).parameters else {}
+)
 """Keeps websockets from looking for a proxy itself, as it does from version 15 on."""
 log = logging.getLogger("busmq_spark")
 
@@ -69,14 +80,19 @@ class _ConnectWithoutRedirects(connect):
 
 
 class ReconnectingWebSocket:
-    """Runs from ``run`` until cancelled or refused. ``changed`` is called when it opens, when it is lost and when it is refused."""
+    """Runs from ``run`` until cancelled or refused. ``changed`` is called when it opens, when it is
+    lost and when it is refused.
+    """
 
     def __init__(
-        self, target: FederationTarget, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]], changed: Callable[[], None]
+        self,
+        target: FederationTarget,
+        spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
+        changed: Callable[[], None],
     ) -> None:
         self.target = target
         self.why: BusError = self._lost_error("it was not reached yet")
-        """What happened last; FederationRefused is final."""
+        """The last error; FederationRefused is final."""
         self._spawn, self._changed = spawn, changed
         self._socket: ByteCountingWebSocket | None = None
         self._remotes: dict[str, RemoteObjectConnection] = {}
@@ -117,8 +133,10 @@ class ReconnectingWebSocket:
             began = asyncio.get_running_loop().time()
             log.debug("federation: connected to %s", self.target.url)
             await self._receive_packets(socket)
-            # One that is closed again and again at once is not hammered at.
-            pauses = Pauses(*DIAL_PAUSES_S) if asyncio.get_running_loop().time() - began > 1 else pauses
+            # A server that closes each connection at once is dialled with pauses.
+            pauses = (
+                Pauses(*DIAL_PAUSES_S) if asyncio.get_running_loop().time() - began > 1 else pauses
+            )
             await asyncio.sleep(pauses.next_s())
 
     def abort_connections(self) -> None:
@@ -137,24 +155,31 @@ class ReconnectingWebSocket:
         self._remotes[remote.id] = remote
 
     def remove_remote(self, remote: RemoteObjectConnection) -> None:
-        """Not any more: what still comes is ignored."""
+        """Remove a remote object: messages that still come for it are ignored."""
         self._remotes.pop(remote.id, None)
 
     def send(self, packet: bytes) -> None:
-        """In the order of the calls. If the socket is lost first, so is the packet, and its remote object gets the error."""
+        """In the order of the calls. If the socket is lost first, so is the packet, and its remote
+        object gets the error.
+        """
         self._outbox.append(packet)
         self.send_window.waiting += len(packet)
         self._flush_soon()
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     async def _dial(self) -> ByteCountingWebSocket:
         try:
             trust = self.target.ssl_context
-            options: dict[str, Any] = {**_OWN_PROXY_RULES, **({} if trust is None else {"ssl": trust})}
+            options: dict[str, Any] = {
+                **_OWN_PROXY_RULES,
+                **({} if trust is None else {"ssl": trust}),
+            }
             uri = parse_uri(self.target.url_to_dial)
             if proxy := proxy_of(self.target.url, uri.host, uri.port, secure=uri.secure):
-                options["sock"] = await open_tunnel_async(proxy, self.target.url, uri.host, uri.port, self._open_s)
+                options["sock"] = await open_tunnel_async(
+                    proxy, self.target.url, uri.host, uri.port, self._open_s
+                )
             made = await _ConnectWithoutRedirects(
                 self.target.url_to_dial,
                 additional_headers=self.target.headers,
@@ -174,10 +199,17 @@ class ReconnectingWebSocket:
             return cast("ByteCountingWebSocket", made)
         except InvalidStatus as error:
             location = error.response.headers.get("Location", "")
-            raise handshake_error(self.target.url, error.response.status_code, location=location, secret_in_url=self.target.secret_in_url) from None
+            raise handshake_error(
+                self.target.url,
+                error.response.status_code,
+                location=location,
+                secret_in_url=self.target.secret_in_url,
+            ) from None
         except TimeoutError:
             within, self._open_s = self._open_s, min(2 * self._open_s, HANDSHAKE_TIMEOUTS_S[1])
-            raise self._lost_error(f"no handshake within {within:g} s; npm servers are silent when the path is wrong") from None
+            raise self._lost_error(
+                f"no handshake within {within:g} s; npm servers are silent when the path is wrong"
+            ) from None
         except (OSError, InvalidHandshake, EOFError) as error:
             raise self._lost_error(str(error) or type(error).__name__) from None
 
@@ -197,7 +229,10 @@ class ReconnectingWebSocket:
         except ConnectionClosed as closed:
             reason = self._silent or f"the link was lost ({closed})"
             if socket.partial > LARGE_WRITE_BYTES:
-                reason += f"; {socket.partial} bytes of a message had come, which comes again from its beginning"
+                reason += (
+                    f"; {socket.partial} bytes of a message had come, which comes again from its"
+                    " beginning"
+                )
         finally:
             beat.cancel()
             self._socket = None
@@ -216,7 +251,11 @@ class ReconnectingWebSocket:
             return  # late, for a remote object that is closed
         if packet.body is None:
             self.remove_remote(remote)
-            remote.end_as_lost(self._lost_error("the server closed the channel" if remote.ready else self._refusal_reason()))
+            remote.end_as_lost(
+                self._lost_error(
+                    "the server closed the channel" if remote.ready else self._refusal_reason()
+                )
+            )
             return
         try:
             remote.receive_packet(packet.body)
@@ -224,7 +263,10 @@ class ReconnectingWebSocket:
             remote.end_for_protocol_error(error)
 
     def _refusal_reason(self) -> str:
-        return f"the server refused one more object beside {len(self._remotes)} on this web socket; its limit is channels_per_socket"
+        return (
+            f"the server refused one more object beside {len(self._remotes)} on this web socket;"
+            " its limit is channels_per_socket"
+        )
 
     def _end_remotes(self, why: FederationLost) -> None:
         self.why = why
@@ -236,16 +278,21 @@ class ReconnectingWebSocket:
         self.send_window.reset()
 
     async def _send_heartbeats(self, socket: ByteCountingWebSocket) -> None:
-        """Send pings, which npm servers answer as well: a server that does not, and sends nothing else either, counts as lost."""
+        """Send pings, which npm servers answer as well: a server that does not, and sends nothing
+        else either, counts as lost.
+        """
         clock, pong_times = asyncio.get_running_loop().time, PongConfirmationTracker()
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
-                if socket.partial <= LARGE_WRITE_BYTES:  # else answers may wait behind a long message
+                if socket.partial <= LARGE_WRITE_BYTES:  # else answers may wait for a long message
                     arrived = pong_times.proven_send_time(clock() - ANSWER_TIMEOUT_S)
                     for remote in tuple(self._remotes.values()):
                         remote.end_if_overdue(arrived)
-                asked, pong = clock(), asyncio.create_task(_ping(socket), name="busmq: a ping of a federation link")
+                asked, pong = (
+                    clock(),
+                    asyncio.create_task(_ping(socket), name="busmq: a ping of a federation link"),
+                )
                 try:
                     if not await self._wait_for_pong(socket, pong):
                         socket.transport.abort()
@@ -260,10 +307,16 @@ class ReconnectingWebSocket:
         while not pong.done():
             under_way = self.send_window.under_way
             if silent_s >= SILENCE_TIMEOUT_S + under_way / SLOWEST_LINK_BYTES_PER_S:
-                self._silent = f"nothing has passed for {silent_s:.0f} s, not even the answer to a ping; {under_way} bytes of calls are under way"
+                self._silent = (
+                    f"nothing has passed for {silent_s:.0f} s, not even the answer to a ping;"
+                    f" {under_way} bytes of calls are under way"
+                )
                 return False
             await asyncio.wait({pong}, timeout=step_s)
-            silent_s, life = (silent_s + step_s if socket.bytes_passed == life else 0.0), socket.bytes_passed
+            silent_s, life = (
+                (silent_s + step_s if socket.bytes_passed == life else 0.0),
+                socket.bytes_passed,
+            )
         return pong.result()
 
     def _flush_soon(self) -> None:
@@ -272,7 +325,7 @@ class ReconnectingWebSocket:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self, *, all_of_it: bool = False) -> None:
-        """As much as there is room for; the rest when there is."""
+        """Send as much as there is room for; the rest when there is."""
         self._flushing = False
         socket = self._socket
         if socket is None or socket.protocol.state is not State.OPEN:

@@ -17,7 +17,9 @@ WEBSOCKET_SCHEME_OF = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 
 @dataclass(frozen=True, slots=True)
 class FederationTarget:
-    """``url`` as it was given: queues found at the server are stored under it. The secret is not in the repr."""
+    """``url`` as it was given: queues found at the server are stored under it. The secret is not in
+    the repr.
+    """
 
     url: str
     secret: str = field(repr=False)
@@ -28,19 +30,21 @@ class FederationTarget:
 
     @property
     def url_to_dial(self) -> str:
-        """What to connect to. It may hold the secret: never print it."""
+        """Return the URL of the connection. It may hold the secret: never print it."""
         parts = urlsplit(self.url)
         query = f"?secret={quote(self.secret, safe='')}" if self.secret_in_url else ""
         return f"{WEBSOCKET_SCHEME_OF[parts.scheme]}://{parts.netloc}{parts.path or '/'}{query}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What to show there. It holds the secret: never print it."""
+        """Return the headers of the handshake. It holds the secret: never print it."""
         return authorization_header(self.secret)
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Whom to trust behind this URL; None without TLS. Raises OSError for a file that cannot be used now."""
+        """Return the TLS context for this URL; return None without TLS. Raises OSError for a file
+        that cannot be used now.
+        """
         if WEBSOCKET_SCHEME_OF[urlsplit(self.url).scheme] != "wss":
             return None
         return _cached_ssl_context(self.tls_ca, _version_of(self.tls_ca) if self.tls_ca else ())
@@ -57,19 +61,33 @@ def _load_ssl_context(tls_ca: str | None, _version: tuple[int, ...]) -> ssl.SSLC
 
 
 _cached_ssl_context = MemoizedFunction(_load_ssl_context, 16)
-"""One for all dials until the file changes: reading the authorities takes longer than a handshake. Without a file: whom the system trusts."""
+"""The context of all dials until the file changes: reading the authorities takes longer than a
+handshake. Without a file: whom the system trusts.
+"""
 
 
 def make_federation_target(
-    url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False
+    url: str,
+    secret: str | None,
+    tls_ca: str | None = None,
+    *,
+    secret_in_url: bool = False,
+    compression: bool = False,
 ) -> FederationTarget:
-    """Raises ConfigError before anything is connected. The URL is shown in errors only when it can hold no secret."""
+    """Raises ConfigError before anything is connected. The URL is shown in errors only when it can
+    hold no secret.
+    """
     try:
         check_web_socket_url(url, WEBSOCKET_SCHEME_OF)
     except ValueError as error:
         raise ConfigError(reason=f"the federation URL is none: {error}") from None
     if not secret:
-        raise ConfigError(reason=f"no secret for the federation server at {url}: set federate_secret, or federate(…, secret=…)")
+        raise ConfigError(
+            reason=(
+                f"no secret for the federation server at {url}: set federate_secret, or federate(…,"
+                " secret=…)"
+            )
+        )
     check_federation_secret(f"the secret for {url}", secret, secret_in_url=secret_in_url)
     if tls_ca and not Path(tls_ca).is_file():
         raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")

@@ -1,4 +1,6 @@
-"""The hot web sockets to one federation server; remote objects are spread over them in turn (protocol 5.8)."""
+"""The hot web sockets to one federation server; remote objects are spread over them in turn
+(protocol 5.8).
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,30 @@ if TYPE_CHECKING:
 class WebSocketPool:
     """Opens nothing before ``start``."""
 
-    def __init__(self, target: FederationTarget, size: int, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
+    def __init__(
+        self,
+        target: FederationTarget,
+        size: int,
+        spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
+    ) -> None:
         self.target = target
         self._spawn = spawn
         self._change = asyncio.Event()
         self._turn = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.sockets = [ReconnectingWebSocket(target, spawn, self._on_socket_change) for _ in range(size)]
+        self.sockets = [
+            ReconnectingWebSocket(target, spawn, self._on_socket_change) for _ in range(size)
+        ]
 
     def start(self) -> None:
         """Dial, unless the sockets are running. Raises StateError while the bus is not open."""
-        if all(task.done() for task in self._tasks) and not isinstance(self.last_error, FederationRefused):
-            self._tasks = [self._spawn(socket.run(), f"a federation link to {self.target.url}") for socket in self.sockets]
+        if all(task.done() for task in self._tasks) and not isinstance(
+            self.last_error, FederationRefused
+        ):
+            self._tasks = [
+                self._spawn(socket.run(), f"a federation link to {self.target.url}")
+                for socket in self.sockets
+            ]
 
     def abort_connections(self) -> None:
         """Abort the connections, which seem dead; they are dialled again."""
@@ -48,12 +62,19 @@ class WebSocketPool:
     @property
     def last_error(self) -> BusError:
         """Why there is no remote object, as far as is known."""
-        return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)
+        return next(
+            (socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)),
+            self.sockets[0].why,
+        )
 
     async def create_remote(
-        self, creation: ObjectCreationMessage, on_lost: Callable[[RemoteObjectConnection, BusError], None]
+        self,
+        creation: ObjectCreationMessage,
+        on_lost: Callable[[RemoteObjectConnection, BusError], None],
     ) -> RemoteObjectConnection:
-        """A new remote object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
+        """A new remote object, open. Waits for a socket; raises FederationRefused, and
+        FederationLost when one breaks under way.
+        """
         open_ = await self.wait_for_open_sockets()
         self._turn += 1
         remote = RemoteObjectConnection(open_[self._turn % len(open_)], creation, on_lost)

@@ -1,1 +1,3 @@
-"""Who may connect, do what, and cost how much: handshake, keyring, grants, rights, limits. Both protocols ask here."""
+"""Access to the server, rights and cost: handshake, keyring, grants, rights, limits. Both protocols
+ask here.
+"""

@@ -28,7 +28,9 @@ class ByteBudget:
             self._grant_waiting()
 
     def has_room(self, size: int) -> bool:
-        """Whether ``size`` bytes fit; a single reservation need not fit, or it would wait for ever."""
+        """Whether ``size`` bytes fit; a single reservation need not fit, or it would wait for
+        ever.
+        """
         return not self.is_full and (not self._reservations or self.bytes + size <= self.most_bytes)
 
     async def reserve(self, size: int) -> None:

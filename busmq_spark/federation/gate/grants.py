@@ -1,13 +1,16 @@
 """Patterns of objects, and the verbs that a secret has on them. Pure; rights.py decides with them.
 
-A grant is a pattern of names, ``orders-*``, for objects of every kind, or of one: ``queue:orders-*``. ``*`` stands for any characters, also
-none; everything else for itself. What ``deny`` names is refused, whatever else allows it.
+A grant is a pattern of names, ``orders-*``, for objects of every kind, or of one:
+``queue:orders-*``. ``*`` stands for any characters, also none; everything else for itself. A name
+in ``deny`` is refused, whatever else allows it.
 
-Subscriptions and sinks have owners (rights.py). Patterns reach them only with their kind: ``subscription:billing``, ``sink:nightly-*``.
+Subscriptions and sinks have owners (rights.py). Patterns reach them only with their kind:
+``subscription:billing``, ``sink:nightly-*``.
 
-Events have keys and patterns of their own (core/event_patterns.py): ``events = ["payment.*"]`` lets a queue be
-subscribed with each pattern that one of these covers. ``deny = ["event:payment.secret"]`` refuses each pattern
-that some key of these falls under. Nothing else gives this right, and it reaches no queue.
+Events have keys and patterns of their own (core/event_patterns.py): ``events = ["payment.*"]`` lets
+a queue be subscribed with each pattern that one of these covers.
+``deny = ["event:payment.secret"]`` refuses each pattern that some key of these falls under. Nothing
+else gives this right, and it reaches no queue.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from busmq_spark.errors import ConfigError
 
 Verb = Literal["browse", "consume", "push", "create", "admin"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
-VERB_SETS: dict[str, tuple[Verb, ...]] = {"read": ("browse", "consume"), "write": ("push", "create")}
+VERB_SETS: dict[str, tuple[Verb, ...]] = {
+    "read": ("browse", "consume"),
+    "write": ("push", "create"),
+}
 """Settings that stand for several verbs."""
 EVENTS_SETTING = "events"
 EVENT_KIND = "event"
@@ -37,25 +43,42 @@ KNOWN_SETTINGS = (*GRANT_SETTINGS, EVENTS_SETTING, DENY_SETTING)
 
 @dataclass(frozen=True, slots=True)
 class GrantPattern:
-    """One pattern; matching takes time linear in the name, which a peer chooses."""
+    """A pattern; matching takes time linear in the name, which a peer chooses."""
 
     kind: str | None
     pieces: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ConfigError for an empty pattern and for a kind that is misspelt: a ``deny`` that denies nothing must not pass."""
+        """Raises ConfigError for an empty pattern and for a kind that is misspelt: a ``deny`` that
+        denies nothing must not pass.
+        """
         kinds = (*OBJECT_KINDS, *OWNED_KINDS, EVENT_KIND)
         kind, colon, name = text.partition(":")
         if not colon or kind not in kinds:
             near = get_close_matches(kind.lower(), kinds, n=1, cutoff=0.75) if colon else []
             if near:
-                raise ConfigError(reason=f"pattern {text!r} begins with {kind!r}; did you mean {near[0] + ':'!r}? Kinds are: {', '.join(kinds)}")
+                raise ConfigError(
+                    reason=(
+                        f"pattern {text!r} begins with {kind!r}; did you mean {near[0] + ':'!r}?"
+                        f" Kinds are: {', '.join(kinds)}"
+                    )
+                )
             kind, name = "", text
         if colon and text.startswith(f"{EVENT_KIND}:"):
-            raise ConfigError(reason=f"pattern {text!r} is of events; expected it under deny, or without {EVENT_KIND}: under {EVENTS_SETTING}")
+            raise ConfigError(
+                reason=(
+                    f"pattern {text!r} is of events; expected it under deny, or without"
+                    f" {EVENT_KIND}: under {EVENTS_SETTING}"
+                )
+            )
         if not name:
-            raise ConfigError(reason=f"pattern {text!r} names nothing; expected a name such as orders-*, or * for all")
+            raise ConfigError(
+                reason=(
+                    f"pattern {text!r} names nothing; expected a name such as orders-*, or *"
+                    " for all"
+                )
+            )
         return cls(kind or None, tuple(name.split("*")))
 
     def covers(self, kind: str) -> bool:
@@ -70,7 +93,11 @@ class GrantPattern:
         if not middle:
             return name == first
         last = middle.pop()
-        if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
+        if (
+            len(name) < len(first) + len(last)
+            or not name.startswith(first)
+            or not name.endswith(last)
+        ):
             return False
         at, end = len(first), len(name) - len(last)
         for piece in middle:
@@ -89,7 +116,9 @@ class Grants:
     denied: tuple[GrantPattern, ...] = ()
     events: tuple[str, ...] = field(default=(), repr=False)
     denied_events: tuple[str, ...] = field(default=(), repr=False)
-    """Patterns of events. Not in the repr: owners of narrowed tokens are named by a digest of it (rights.py)."""
+    """Patterns of events. Not in the repr: owners of narrowed tokens are named by a digest of it
+    (rights.py).
+    """
 
     @classmethod
     def all_allowed(cls) -> Self:
@@ -98,20 +127,35 @@ class Grants:
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str) -> Self:
-        """From lists of patterns under verbs, ``read``, ``write``, ``events`` and ``deny``. Raises ConfigError, which names ``where``."""
+        """From lists of patterns under verbs, ``read``, ``write``, ``events`` and ``deny``. Raises
+        ConfigError, which names ``where``.
+        """
         for key in table:
             if key not in KNOWN_SETTINGS:
                 near = get_close_matches(str(key), (*KNOWN_SETTINGS, "secret"), n=1, cutoff=0.6)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are: secret, {', '.join(KNOWN_SETTINGS)}"
+                hint = (
+                    f"did you mean {near[0]!r}?"
+                    if near
+                    else f"known are: secret, {', '.join(KNOWN_SETTINGS)}"
+                )
                 raise ConfigError(reason=f"{where}: unknown setting {str(key)!r}; {hint}")
         texts = {key: _texts(table.get(key, []), where, key) for key in KNOWN_SETTINGS}
         head = f"{EVENT_KIND}:"
         events = _event_patterns(texts.pop(EVENTS_SETTING), where)
-        denied_events = _event_patterns([text.removeprefix(head) for text in texts[DENY_SETTING] if text.startswith(head)], where)
+        denied_events = _event_patterns(
+            [text.removeprefix(head) for text in texts[DENY_SETTING] if text.startswith(head)],
+            where,
+        )
         texts[DENY_SETTING] = [text for text in texts[DENY_SETTING] if not text.startswith(head)]
         lists = {key: tuple(map(GrantPattern.parse, found)) for key, found in texts.items()}
-        named = {verb: (verb, *(key for key, verbs in VERB_SETS.items() if verb in verbs)) for verb in VERBS}
-        allowed = {verb: tuple(pattern for key in keys for pattern in lists[key]) for verb, keys in named.items()}
+        named = {
+            verb: (verb, *(key for key, verbs in VERB_SETS.items() if verb in verbs))
+            for verb in VERBS
+        }
+        allowed = {
+            verb: tuple(pattern for key in keys for pattern in lists[key])
+            for verb, keys in named.items()
+        }
         return cls(allowed, lists[DENY_SETTING], events, denied_events)
 
     def may(self, verb: str, kind: str, name: str) -> bool:
@@ -124,7 +168,9 @@ class Grants:
 
     def may_take_events(self, pattern: str) -> bool:
         """Whether a queue may be subscribed with this pattern."""
-        return any(covers(each, pattern) for each in self.events) and not any(overlaps(each, pattern) for each in self.denied_events)
+        return any(covers(each, pattern) for each in self.events) and not any(
+            overlaps(each, pattern) for each in self.denied_events
+        )
 
     def denies(self, kind: str, name: str) -> bool:
         """Whether ``deny`` names it."""
@@ -139,7 +185,9 @@ class Grants:
 
 
 def outer_objects(kind: str, name: str) -> list[tuple[str, str]]:
-    """Which object a queue is the inside of, if of any: who may not use that does not get at it this way."""
+    """Which object a queue is the inside of, if of any: who may not use that does not get at it
+    this way.
+    """
     head, colon, rest = name.partition(":")
     if kind != "queue" or not colon:
         return []
@@ -150,7 +198,12 @@ def outer_objects(kind: str, name: str) -> list[tuple[str, str]]:
 
 def _texts(given: Any, where: str, key: str) -> list[str]:
     if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-        raise ConfigError(reason=f'{where}: {key} is not a list of patterns; expected for example {key} = ["orders-*", "channel:chat"]')
+        raise ConfigError(
+            reason=(
+                f"{where}: {key} is not a list of patterns; expected for example {key} ="
+                ' ["orders-*", "channel:chat"]'
+            )
+        )
     return given
 
 

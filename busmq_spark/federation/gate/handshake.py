@@ -1,6 +1,7 @@
 """From the head of an HTTP request to a decision. Pure: no socket, no web-socket library.
 
-compat: paths, queries and answers are those of npm busmq 3.1.0 (protocol 5.1), save that a wrong path is answered with 404 instead of silence.
+compat: paths, queries and answers are those of npm busmq 3.1.0 (protocol 5.1), save that a wrong
+path is answered with 404 instead of silence.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from busmq_spark.federation.gate.rights import ANYONE, Identity
 from busmq_spark.federation.gate.token import check_audience
 
 BUSMQ_HEADER = "X-Busmq"
-"""Header of an accepted handshake: by it this package's clients distinguish its server from npm's."""
+"""Header of an accepted handshake: by it this package's clients distinguish its server from
+npm's.
+"""
 BULK_SUBPROTOCOL: Final = "busmq.bulk.v1"
 HEALTH_PATH, LIVE_PATH, READY_PATH, METRICS_PATH = "/healthz", "/livez", "/readyz", "/metrics"
 PAGE_PATHS = (HEALTH_PATH, LIVE_PATH, READY_PATH, METRICS_PATH)
@@ -26,13 +29,17 @@ REFUSAL_REASONS = ("path", "origin", "secret", "busy")
 """Why a handshake is refused: the values of a metric's label."""
 MAX_QUERY_PAIRS = 1000  # compat: Node looks at no more
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_HOP = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[^\]]*)?)\]|([0-9.]+))(?::\d{1,5})?|([0-9A-Fa-f:.]+(?:%\S*)?)")
+_HOP = re.compile(
+    r"(?:\[([0-9A-Fa-f:.]+(?:%[^\]]*)?)\]|([0-9.]+))(?::\d{1,5})?|([0-9A-Fa-f:.]+(?:%\S*)?)"
+)
 _BEARER = re.compile(r"bearer +([\x21-\x7e\x80-\U0010ffff]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeAcceptance:
-    """The peer is accepted, with this protocol: busmq's own, or bulk (then the answer must name the subprotocol)."""
+    """The peer is accepted, with this protocol: busmq's own, or bulk (then the answer must name the
+    subprotocol).
+    """
 
     identity: Identity
     protocol: Literal["busmq", "busmq.bulk.v1"]
@@ -51,7 +58,8 @@ class HandshakeRefusal:
 
 @dataclass(frozen=True, slots=True)
 class WebSocketHandshakePolicy:
-    """The connections a server accepts. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any.
+    """The connections a server accepts. ``origins``: those of browsers, such as
+    ``https://app.example.com``; none named means any.
 
     Without a keyring every client is accepted, except browsers whose origin is not named.
     """
@@ -65,10 +73,20 @@ class WebSocketHandshakePolicy:
     def __post_init__(self) -> None:
         check_audience(self.audience)
         if not re.fullmatch(r"/[A-Za-z0-9/_.~-]*", self.path) or self.path in PAGE_PATHS:
-            raise ConfigError(reason=f"path is {self.path!r}; expected one such as /bus, and none of {', '.join(PAGE_PATHS)}")
+            raise ConfigError(
+                reason=(
+                    f"path is {self.path!r}; expected one such as /bus, and none of"
+                    f" {', '.join(PAGE_PATHS)}"
+                )
+            )
         for origin in self.origins:
             if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+", origin):
-                raise ConfigError(reason=f"origin is {origin!r}; expected scheme, host and port only, such as https://app.example.com")
+                raise ConfigError(
+                    reason=(
+                        f"origin is {origin!r}; expected scheme, host and port only, such as"
+                        " https://app.example.com"
+                    )
+                )
 
 
 def is_loopback(host: str) -> bool:
@@ -84,13 +102,19 @@ def parse_networks(texts: Sequence[str]) -> tuple[IPv4Network | IPv6Network, ...
     try:
         return tuple(ip_network(text) for text in texts)
     except ValueError as error:
-        raise ConfigError(reason=f"a proxy to trust: {error}; expected an address or a network such as 10.0.0.0/8") from None
+        raise ConfigError(
+            reason=f"a proxy to trust: {error}; expected an address or a network such as 10.0.0.0/8"
+        ) from None
 
 
-def client_address(peer: str, headers: Sequence[tuple[str, str]], trusted: Sequence[IPv4Network | IPv6Network]) -> str:
-    """The last address in X-Forwarded-For that is no trusted proxy's: the addresses before it may be forged by the client.
+def client_address(
+    peer: str, headers: Sequence[tuple[str, str]], trusted: Sequence[IPv4Network | IPv6Network]
+) -> str:
+    """The last address in X-Forwarded-For that is no trusted proxy's: the addresses before it may
+    be forged by the client.
 
-    Ports and brackets are taken off. Where the next hop is no address, the client is unknown: then the proxy that named it counts.
+    Ports and brackets are taken off. If the next hop is no address, the client is unknown: then the
+    proxy that named it counts.
     """
     hops = [word for line in _header_values(headers, "x-forwarded-for") for word in line.split(",")]
     address = peer
@@ -100,10 +124,16 @@ def client_address(peer: str, headers: Sequence[tuple[str, str]], trusted: Seque
 
 
 def _hop_address(text: str) -> str:
-    """The address of a hop, of ``v4``, ``v4:port``, ``v6``, ``[v6]`` or ``[v6]:port``; empty for other text."""
+    """The address of a hop, of ``v4``, ``v4:port``, ``v6``, ``[v6]`` or ``[v6]:port``; empty for
+    other text.
+    """
     found = _HOP.fullmatch(text.strip().strip('"'))
     try:
-        return str(_without_mapping(ip_address((found[1] or found[2] or found[3]).partition("%")[0]))) if found else ""
+        return (
+            str(_without_mapping(ip_address((found[1] or found[2] or found[3]).partition("%")[0])))
+            if found
+            else ""
+        )
     except ValueError:
         return ""
 
@@ -122,35 +152,67 @@ def _is_trusted(text: str, trusted: Sequence[IPv4Network | IPv6Network]) -> bool
 
 
 def page_path(target: str) -> str | None:
-    """Which of the pages for operators is asked for, if it is one: they need no secret and hold none."""
+    """Which of the pages for operators is asked for, if it is one: they need no secret and hold
+    none.
+    """
     path = split_target(target)[0]
     return path if path in PAGE_PATHS else None
 
 
-def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: WebSocketHandshakePolicy) -> HandshakeAcceptance | HandshakeRefusal:
-    """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
+def decide_handshake(
+    target: str, headers: Sequence[tuple[str, str]], policy: WebSocketHandshakePolicy
+) -> HandshakeAcceptance | HandshakeRefusal:
+    """``target`` is the second word of the request line, ``headers`` every header line in any case,
+    repeated ones repeatedly.
+    """
     path, query = split_target(target)
     origins = _header_values(headers, "origin")
     if policy.keyring is None and origins and not policy.origins:
-        return make_refusal(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
+        return make_refusal(
+            403,
+            "Forbidden",
+            "origin",
+            "a server without secrets serves no web pages unless their origin is named\n",
+        )
     if path != policy.path:
         return make_refusal(404, "Not Found", "path", "there is nothing at this path\n")
-    if policy.origins and origins and (len(origins) > 1 or _normalize_origin(origins[0]) not in map(_normalize_origin, policy.origins)):
-        return make_refusal(403, "Forbidden", "origin", "pages of this origin may not use this bus\n")
-    offered = [word.strip() for line in _header_values(headers, "sec-websocket-protocol") for word in line.split(",")]
-    protocol: Literal["busmq", "busmq.bulk.v1"] = BULK_SUBPROTOCOL if BULK_SUBPROTOCOL in offered else "busmq"
+    if (
+        policy.origins
+        and origins
+        and (
+            len(origins) > 1
+            or _normalize_origin(origins[0]) not in map(_normalize_origin, policy.origins)
+        )
+    ):
+        return make_refusal(
+            403, "Forbidden", "origin", "pages of this origin may not use this bus\n"
+        )
+    offered = [
+        word.strip()
+        for line in _header_values(headers, "sec-websocket-protocol")
+        for word in line.split(",")
+    ]
+    protocol: Literal["busmq", "busmq.bulk.v1"] = (
+        BULK_SUBPROTOCOL if BULK_SUBPROTOCOL in offered else "busmq"
+    )
     if policy.keyring is None:
         return HandshakeAcceptance(ANYONE, protocol)
     shown = _find_secret(headers, query, bulk=protocol == BULK_SUBPROTOCOL)
     identity = None if shown is None else policy.keyring.identify_either(shown, policy.audience)
     if identity is None:
         # compat: exactly this header and no body
-        return HandshakeRefusal(401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret")
+        return HandshakeRefusal(
+            401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret"
+        )
     return HandshakeAcceptance(identity, protocol)
 
 
-def is_metrics_reader(headers: Sequence[tuple[str, str]], keyring: Keyring | None, name: str) -> bool | None:
-    """Whether the Authorization header shows the secret ``name``; None where there is no such header."""
+def is_metrics_reader(
+    headers: Sequence[tuple[str, str]], keyring: Keyring | None, name: str
+) -> bool | None:
+    """Whether the Authorization header shows the secret ``name``; return None where there is no
+    such header.
+    """
     if not _header_values(headers, "authorization"):
         return None
     shown = _bearer_secret(headers)
@@ -161,12 +223,18 @@ def is_metrics_reader(headers: Sequence[tuple[str, str]], keyring: Keyring | Non
 def make_refusal(status: int, phrase: str, why: str, text: str) -> HandshakeRefusal:
     """An answer in plain text."""
     body = text.encode()
-    headers = (("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"))
+    headers = (
+        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+    )
     return HandshakeRefusal(status, phrase, headers, body, why)
 
 
 def _find_secret(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) -> str | None:
-    """The one secret or token shown. URLs are logged on the way, so bulk takes none from there; with busmq's own protocol it goes first."""
+    """The one secret or token shown. URLs are logged on the way, so bulk takes none from there;
+    with busmq's own protocol it goes first.
+    """
     if not bulk and (secrets := query_parameters(query, "secret")):
         return secrets[0] if len(secrets) == 1 else None
     return _bearer_secret(headers)
@@ -179,7 +247,7 @@ def _bearer_secret(headers: Sequence[tuple[str, str]]) -> str | None:
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Path and query, both still escaped; what follows a ``#`` is neither."""
+    """Return path and query, both still escaped; a part after ``#`` is in neither."""
     path, _, query = target.partition("#")[0].partition("?")
     return path, query
 
@@ -191,7 +259,9 @@ def query_parameters(query: str, name: str) -> list[str]:
 
 
 def unescape_percent(text: str) -> str:
-    """compat: Node's querystring. Text whose escapes are no UTF-8, or not all complete, is decoded byte by byte."""
+    """compat: Node's querystring. Text whose escapes are no UTF-8, or not all complete, is decoded
+    byte by byte.
+    """
     text = text.replace("+", " ")
     if not _ESCAPES.search(text):
         return text
@@ -208,7 +278,9 @@ def _header_values(headers: Sequence[tuple[str, str]], name: str) -> list[str]:
 
 
 def _decode_header_value(value: str) -> str:
-    """A header's value as its sender meant it: UTF-8 where it is that, else Latin-1, as which it was read."""
+    """A header's value as its sender meant it: UTF-8 where it is that, else Latin-1, as which it
+    was read.
+    """
     try:
         return value.encode("latin-1").decode()
     except UnicodeError:

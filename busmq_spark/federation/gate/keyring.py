@@ -1,20 +1,16 @@
 """Named secrets, what each of them may do, and tokens signed with them.
 
-    [reports]                              # the name, for logs; not secret
-    secret = "…"                           # at least 16 characters
-    read = ["orders-*", "channel:chat-*"]  # browse and consume; see grants.py
-    write = ["queue:audit"]                # push and create
-    browse = []                            # look, and remove nothing
-    consume = ["subscription:billing"]     # take, ack, and hold against others
-    push = []
-    create = []
-    admin = []                             # flush, close, truncate
-    events = ["payment.*"]                 # patterns that queues may be subscribed with; none by default
-    deny = ["orders-private-*"]
+    [reports]                              # the name, for logs; not secret secret = "…"
+    # at least 16 characters read = ["orders-*", "channel:chat-*"]  # browse and consume; see
+    grants.py write = ["queue:audit"]                # push and create browse = []
+    # look, and remove nothing consume = ["subscription:billing"]     # take, ack, and hold against
+    others push = [] create = [] admin = []                             # flush, close, truncate
+    events = ["payment.*"]                 # patterns that queues may be subscribed with; none by
+    default deny = ["orders-private-*"]
 
 Rule 1. There is no default secret, and no way to switch the check off.
 Rule 2. No secret leaves this file: not in an error, not in a log, not in a repr.
-Rule 3. How long a look-up takes depends neither on which secret matches nor on how much of it does.
+Rule 3. The time of a look-up depends neither on which secret matches nor on how much of it does.
 """
 
 from __future__ import annotations
@@ -41,7 +37,9 @@ from busmq_spark.option_parsing import check_secret
 from busmq_spark.parsers import can_be_in_header
 
 MIN_SECRET_CHARACTERS = 16
-"""Fewest characters of a secret: anyone with a token can guess at its secret offline, without a limit of tries."""
+"""Fewest characters of a secret: anyone with a token can guess at its secret offline, without a
+limit of tries.
+"""
 MAX_KEYRING_FILE_BYTES = 1024 * 1024
 log = logging.getLogger("busmq_spark")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -58,7 +56,9 @@ class _NamedSecret:
 
     @property
     def key_id(self) -> bytes:
-        """Identifies the key. The secret cannot be computed from it, and it cannot sign anything."""
+        """Identifies the key. The secret cannot be computed from it, and it cannot sign
+        anything.
+        """
         return hmac.digest(self.signing, b"busmq_spark id", sha256)[:16]
 
 
@@ -73,18 +73,41 @@ class Keyring:
         clock: Callable[[], float] = time.time,
         also_in_url_only: bool = False,
     ) -> None:
-        """``also_in_url_only``: take secrets that no HTTP header carries. Npm clients can show them, ours cannot."""
+        """``also_in_url_only``: take secrets that no HTTP header carries. Npm clients can show
+        them, ours cannot.
+        """
         if not secrets:
-            raise ConfigError(reason="a keyring holds no secret; expected at least one, there is no default")
+            raise ConfigError(
+                reason="a keyring holds no secret; expected at least one, there is no default"
+            )
         self._clock = clock
-        self._keys = tuple(_named_secret(name, secret, grants, shortest, also_in_url_only) for name, (secret, grants) in secrets.items())
+        self._keys = tuple(
+            _named_secret(name, secret, grants, shortest, also_in_url_only)
+            for name, (secret, grants) in secrets.items()
+        )
         if len({key.digest for key in self._keys}) < len(self._keys):
-            raise ConfigError(reason=f"two of the secrets {', '.join(secrets)} are equal; expected one of its own for each name")
+            raise ConfigError(
+                reason=(
+                    f"two of the secrets {', '.join(secrets)} are equal; expected one of its own"
+                    " for each name"
+                )
+            )
 
     @classmethod
-    def single(cls, secret: str, *, name: str = "all", shortest: int = MIN_SECRET_CHARACTERS, also_in_url_only: bool = False) -> Self:
-        """One secret that may do everything."""
-        return cls({name: (secret, Grants.all_allowed())}, shortest=shortest, also_in_url_only=also_in_url_only)
+    def single(
+        cls,
+        secret: str,
+        *,
+        name: str = "all",
+        shortest: int = MIN_SECRET_CHARACTERS,
+        also_in_url_only: bool = False,
+    ) -> Self:
+        """Return a keyring with one secret that may do everything."""
+        return cls(
+            {name: (secret, Grants.all_allowed())},
+            shortest=shortest,
+            also_in_url_only=also_in_url_only,
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -94,9 +117,16 @@ class Keyring:
             tables = tomllib.loads(_read_private_file(Path(path), where))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(reason=f"{where} is not TOML: {error}") from None
-        secrets = {name: _parse_secret_entry(table, f"{where}, [{name}]") for name, table in tables.items()}
+        secrets = {
+            name: _parse_secret_entry(table, f"{where}, [{name}]") for name, table in tables.items()
+        }
         if not secrets:
-            raise ConfigError(reason=f'{where} names no secret; expected for example [reports], secret = "…", read = ["orders-*"]')
+            raise ConfigError(
+                reason=(
+                    f'{where} names no secret; expected for example [reports], secret = "…", read ='
+                    ' ["orders-*"]'
+                )
+            )
         return cls(secrets)
 
     def __repr__(self) -> str:
@@ -104,11 +134,11 @@ class Keyring:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the secrets are called."""
+        """Return the names of the secrets."""
         return tuple(key.name for key in self._keys)
 
     def identify(self, secret: str) -> Identity | None:
-        """Whose secret this is."""
+        """Return the identity of a secret."""
         digest, found = _digest(secret), None
         for key in self._keys:  # all of them, always
             if hmac.compare_digest(digest, key.digest):
@@ -116,51 +146,87 @@ class Keyring:
         return None if found is None else Identity(found.name, found.grants, key=found.key_id)
 
     def identify_token(self, text: str, audience: str | None = None) -> Identity | None:
-        """Whose token this is, while it is valid, of a server with this name."""
-        claim = token.verify_token(text, {key.name: key.signing for key in self._keys}, self._clock(), audience)
+        """Return the identity of a token, while it is valid, for a server with this name."""
+        claim = token.verify_token(
+            text, {key.name: key.signing for key in self._keys}, self._clock(), audience
+        )
         if claim is None:
             return None
         [key] = [key for key in self._keys if key.name == claim.name]
         return Identity(key.name, key.grants, claim.narrowed, claim.expires, key.key_id)
 
     def identify_either(self, text: str, audience: str | None = None) -> Identity | None:
-        """Whose secret or token this is, of a server with this name."""
+        """Return the identity of a secret or token, for a server with this name."""
         return self.identify(text) or self.identify_token(text, audience)
 
     def holds(self, identity: Identity) -> bool:
         """Whether the secret that a peer has shown is still one of these, with the same grants."""
-        return any((key.name, key.key_id, key.grants) == (identity.name, identity.key, identity.grants) for key in self._keys)
+        return any(
+            (key.name, key.key_id, key.grants) == (identity.name, identity.key, identity.grants)
+            for key in self._keys
+        )
 
     def may_keep_event_row(self, owner: str, pattern: str, queue: str) -> bool:
-        """Whether what a peer has subscribed a queue to is still its right; so it is where another server knows its secret."""
+        """Whether what a peer has subscribed a queue to is still its right; so it is where another
+        server knows its secret.
+        """
         name = owner.partition("~")[0]
         grants = next((key.grants for key in self._keys if key.name == name), None)
-        return grants is None or (grants.may_take_events(pattern) and grants.may("push", "queue", queue))
+        return grants is None or (
+            grants.may_take_events(pattern) and grants.may("push", "queue", queue)
+        )
 
-    def sign(self, name: str, expires_s: float, narrow: Mapping[str, Any] | None = None, *, audience: str | None = None) -> str:
-        """A token of the secret ``name`` for so many seconds; its characters need no escaping in a URL.
+    def sign(
+        self,
+        name: str,
+        expires_s: float,
+        narrow: Mapping[str, Any] | None = None,
+        *,
+        audience: str | None = None,
+    ) -> str:
+        """A token of the secret ``name`` for so many seconds; its characters need no escaping in a
+        URL.
 
-        ``audience``: the name of the servers that take it, and no others do.
-        ``narrow`` is a table like those of the file: the token may do what both allow. The token ends with the secret it was signed with.
+        ``audience``: the name of the servers that take it, and no others do. ``narrow`` is a table
+        like those of the file: the token may do what both allow. The token ends with the secret it
+        was signed with.
         """
         key = next((key for key in self._keys if key.name == name), None)
         if key is None:
-            raise ConfigError(reason=f"there is no secret named {name!r}; known are: {', '.join(self.names)}")
+            raise ConfigError(
+                reason=f"there is no secret named {name!r}; known are: {', '.join(self.names)}"
+            )
         return token.sign_token(name, key.signing, self._clock(), expires_s, narrow, audience)
 
 
-def _named_secret(name: str, secret: str, grants: Grants, shortest: int, also_in_url_only: bool) -> _NamedSecret:
+def _named_secret(
+    name: str, secret: str, grants: Grants, shortest: int, also_in_url_only: bool
+) -> _NamedSecret:
     if not _NAME.fullmatch(name):
-        raise ConfigError(reason=f"a secret is called {name!r}; expected letters, digits, _ . and -, at most 64")
+        raise ConfigError(
+            reason=f"a secret is called {name!r}; expected letters, digits, _ . and -, at most 64"
+        )
     check_secret(f"the secret {name!r}", secret)
     if not (also_in_url_only or can_be_in_header(secret)):
-        reason = f"the secret {name!r} has characters that no HTTP header can carry, so clients refuse it; expected visible ASCII ones"
+        reason = (
+            f"the secret {name!r} has characters that no HTTP header can carry, so clients refuse"
+            " it; expected visible ASCII ones"
+        )
         raise ConfigError(reason=f"{reason}. Make one with: openssl rand -hex 24")
     if len(secret) < shortest:
         found = "empty" if not secret else f"{len(secret)} characters long"
-        raise ConfigError(reason=f"the secret {name!r} is {found}; expected at least {shortest}. Make one with: openssl rand -hex 24")
+        raise ConfigError(
+            reason=(
+                f"the secret {name!r} is {found}; expected at least {shortest}. Make one with:"
+                " openssl rand -hex 24"
+            )
+        )
     if not _SAFE_IN_URL.fullmatch(secret):
-        log.warning("the secret %r has characters that mean something else in a URL: npm busmq clients, which do not escape it, are refused", name)
+        log.warning(
+            "the secret %r has characters that mean something else in a URL: npm busmq clients,"
+            " which do not escape it, are refused",
+            name,
+        )
     return _NamedSecret(name, _digest(secret), token.signing_key(secret), grants)
 
 
@@ -176,37 +242,71 @@ def _read_private_file(path: Path, where: str) -> str:
     except OSError as error:
         raise ConfigError(reason=f"{where} cannot be read: {error.strerror}") from None
     if len(content) > MAX_KEYRING_FILE_BYTES:
-        raise ConfigError(reason=f"{where} is longer than {MAX_KEYRING_FILE_BYTES} bytes; expected a few secrets")
+        raise ConfigError(
+            reason=f"{where} is longer than {MAX_KEYRING_FILE_BYTES} bytes; expected a few secrets"
+        )
     if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise ConfigError(reason=f"{where} is not UTF-8 text but UTF-16; save it as UTF-8")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(reason=f"{where} is not UTF-8 text: byte {content[error.start]:#04x} in line {line}; save it as UTF-8") from None
+        raise ConfigError(
+            reason=(
+                f"{where} is not UTF-8 text: byte {content[error.start]:#04x} in line {line}; save"
+                " it as UTF-8"
+            )
+        ) from None
 
 
 def _check_private(found: os.stat_result, path: Path, where: str) -> None:
-    """Raises ConfigError for a file of another user, and for one that others may read or its group may change."""
+    """Raises ConfigError for a file of another user, and for one that others may read or its group
+    may change.
+    """
     mode = stat.S_IMODE(found.st_mode)
     if mode & stat.S_IRWXO:
         raise ConfigError(
-            reason=f"{where} may be read or changed by every user of this machine (mode {mode:04o}); run: chmod o-rwx {path}. "
-            "Of a secret that Kubernetes mounts, set defaultMode: 0440 and fsGroup"
+            reason=(
+                f"{where} may be read or changed by every user of this machine (mode {mode:04o});"
+                f" run: chmod o-rwx {path}. Of a secret that Kubernetes mounts, set defaultMode:"
+                " 0440 and fsGroup"
+            )
         )
     if mode & stat.S_IWGRP:
-        raise ConfigError(reason=f"{where} may be changed by its group (mode {mode:04o}); run: chmod g-w {path}")
+        raise ConfigError(
+            reason=f"{where} may be changed by its group (mode {mode:04o}); run: chmod g-w {path}"
+        )
     if found.st_uid not in (0, os.geteuid()):
-        raise ConfigError(reason=f"{where} belongs to user {found.st_uid}, who may change it; expected this user or root")
+        raise ConfigError(
+            reason=(
+                f"{where} belongs to user {found.st_uid}, who may change it; expected this user or"
+                " root"
+            )
+        )
 
 
 def _parse_secret_entry(table: Any, where: str) -> tuple[str, Grants]:
     if not isinstance(table, dict):
-        raise ConfigError(reason=f"{where} is not a table; expected [name], and below it secret, {', '.join(KNOWN_SETTINGS)}")
+        raise ConfigError(
+            reason=(
+                f"{where} is not a table; expected [name], and below it secret,"
+                f" {', '.join(KNOWN_SETTINGS)}"
+            )
+        )
     secret = table.get("secret")
     if not isinstance(secret, str):
-        raise ConfigError(reason=f'{where}: secret is {"missing" if secret is None else "no text"}; expected secret = "…"')
+        raise ConfigError(
+            reason=(
+                f"{where}: secret is {'missing' if secret is None else 'no text'}; expected secret"
+                ' = "…"'
+            )
+        )
     grants = Grants.parse({key: value for key, value in table.items() if key != "secret"}, where)
     if not any(grants.allowed.values()) and not table.keys() & {*GRANT_SETTINGS}:
-        raise ConfigError(reason=f"{where} may do nothing; expected one or more of {', '.join(f'{verb} = […]' for verb in GRANT_SETTINGS)}")
+        raise ConfigError(
+            reason=(
+                f"{where} may do nothing; expected one or more of"
+                f" {', '.join(f'{verb} = […]' for verb in GRANT_SETTINGS)}"
+            )
+        )
     return secret, grants

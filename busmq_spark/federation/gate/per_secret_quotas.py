@@ -1,4 +1,4 @@
-"""What the peers of one secret cost together: nothing that one of them takes is taken from those of another.
+"""The cost of all peers of one secret: no peer takes resources from the peers of another secret.
 
 Each secret has so many sockets, objects, listeners, threads, reads and bytes of its own (limits
 ``…_per_secret``), and its turns on the loop. A token counts for the secret it was signed with.
@@ -25,10 +25,10 @@ MIN_UNFINISHED_BYTES = 16 * 1024
 
 
 class PerSecretQuota(ByteBudget):
-    """What all peers with one secret use together.
+    """The resources that all peers with one secret use together.
 
-    Where its bytes are used up, nothing more is read from its sockets. Where unfinished messages
-    alone use them up, the one with the longest is read: it makes room by ending its message.
+    If its bytes are used up, nothing more is read from its sockets. If unfinished messages alone
+    use them up, the one with the longest is read: it makes room by ending its message.
     """
 
     def __init__(self, limits: PeerLimits, shared: LoopTurns | None = None) -> None:
@@ -37,7 +37,10 @@ class PerSecretQuota(ByteBudget):
         self.turns = SecretTurns(shared or LoopTurns())
         self.sockets = self.working = self.channels = self.pubsubs = self.listeners = 0
         """Sockets; calls and reads under way; objects, pubsubs among them, and their listeners."""
-        self.threads, self.discovering = asyncio.Semaphore(limits.threads_per_secret), asyncio.Semaphore(1)
+        self.threads, self.discovering = (
+            asyncio.Semaphore(limits.threads_per_secret),
+            asyncio.Semaphore(1),
+        )
         self._reads: dict[int, asyncio.Semaphore] = {}
         self._readers: dict[LimitedServerConnection, None] = {}
         self._paused = False
@@ -97,7 +100,9 @@ class PerSecretQuota(ByteBudget):
                 self._progress.pop(socket, None)
                 continue
             received, since = self._progress.setdefault(socket, (socket.received, now))
-            if socket.received - received >= MIN_UNFINISHED_BYTES or (socket is not self._favoured and is_readable(socket)):
+            if socket.received - received >= MIN_UNFINISHED_BYTES or (
+                socket is not self._favoured and is_readable(socket)
+            ):
                 self._progress[socket] = socket.received, now
             elif now - since > self._limits.unfinished_s:
                 late.append(socket)
@@ -112,15 +117,25 @@ class PerSecretQuota(ByteBudget):
 
 
 class PerSecretQuotas:
-    """One for each secret that has shown up; their number is that of the secrets."""
+    """The quotas of the secrets that have connected; their number is that of the secrets."""
 
     def __init__(self, limits: PeerLimits, metrics: Metrics, names: tuple[str, ...]) -> None:
         self._limits, self._turns = limits, LoopTurns()
         self._quotas: dict[str, PerSecretQuota] = {}
         self._gauges = {
-            "sockets": metrics.gauge("busmq_federation_secret_sockets", "Sockets of the peers of one secret", secret=names),
-            "bytes": metrics.gauge("busmq_federation_secret_bytes", "Bytes held for them", secret=names),
-            "working": metrics.gauge("busmq_federation_secret_working", "Bulk calls and reads of theirs under way", secret=names),
+            "sockets": metrics.gauge(
+                "busmq_federation_secret_sockets",
+                "Sockets of the peers of one secret",
+                secret=names,
+            ),
+            "bytes": metrics.gauge(
+                "busmq_federation_secret_bytes", "Bytes held for them", secret=names
+            ),
+            "working": metrics.gauge(
+                "busmq_federation_secret_working",
+                "Bulk calls and reads of theirs under way",
+                secret=names,
+            ),
         }
         metrics.before_text(self._set_gauges)
 

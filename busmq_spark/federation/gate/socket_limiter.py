@@ -1,4 +1,6 @@
-"""Who may connect at all: so many sockets, and so many of one address. Those that are not let in yet have places of their own, which are few."""
+"""The limits on sockets: of all peers, and of one address. Sockets that are not let in yet have
+places of their own, which are few.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
 PIECE_BYTES = 4 * 1024
 """Received bytes that are taken apart at once: they may be hundreds of frames."""
 FRAME_OVERHEAD_BYTES = 256
-"""What a frame of a message takes beside its payload."""
+"""The bytes of a frame of a message beside its payload."""
 DATA_OPCODES = (Opcode.CONT, Opcode.TEXT, Opcode.BINARY)
 IPV6_PREFIX_BITS = 64
-"""Length in bits of the IPv6 prefix that one site gets: a client with one address of the prefix can use all of them."""
+"""Length in bits of the IPv6 prefix that one site gets: a client with one address of the prefix can
+use all of them.
+"""
 HANDSHAKE_GRACE_S = 0.25
 """Shortest age of a handshake that is closed for the sake of others."""
 HANDSHAKES_PER_TURN = 50
@@ -45,13 +49,19 @@ class SocketLimiter:
     """Counts the sockets of a server, and refuses those above the limits."""
 
     def __init__(
-        self, limits: PeerLimits, refused: Callable[[], None], tls: ssl.SSLContext | None = None, proxies: Sequence[IPv4Network | IPv6Network] = ()
+        self,
+        limits: PeerLimits,
+        refused: Callable[[], None],
+        tls: ssl.SSLContext | None = None,
+        proxies: Sequence[IPv4Network | IPv6Network] = (),
     ) -> None:
         self.limits, self._refused, self.tls, self.proxies = limits, refused, tls, proxies
         self._by_address: Counter[str] = Counter()
         self._admitted = 0
         self._pending: dict[LimitedServerConnection, str] = {}
-        self._crowds: dict[str, dict[LimitedServerConnection, None]] = {}  # the same by address, the oldest first
+        self._crowds: dict[
+            str, dict[LimitedServerConnection, None]
+        ] = {}  # the same by address, the oldest first
         self._ending = False
         self.sockets: set[LimitedServerConnection] = set()
         """The sockets that speak HTTP or more: under TLS those whose TLS handshake is over."""
@@ -59,7 +69,7 @@ class SocketLimiter:
         """Bytes that sockets had received which are closed by now."""
 
     def make_socket(self, *args: Any, **keywords: Any) -> ServerConnection:
-        """What websockets makes for each socket."""
+        """Make the connection object of a socket for websockets."""
         return LimitedServerConnection(self, *args, **keywords)
 
     @property
@@ -68,10 +78,11 @@ class SocketLimiter:
         return self._admitted + len(self._pending)
 
     def count_handshake(self, socket: LimitedServerConnection, address: str) -> None:
-        """One more socket in its handshake. Above the limit, the oldest handshake of the address that has most of them is closed.
+        """Count another socket in its handshake. Above the limit, the oldest handshake of the
+        address that has most of them is closed.
 
-        It is closed a moment later, so that a crowd does not end those whose request is on its way; above twice the limit
-        at once.
+        It is closed a moment later, so that a crowd does not end those whose request is on its way;
+        above twice the limit at once.
         """
         self._add_pending(socket, address)
         if len(self._pending) > 2 * self.limits.handshakes:
@@ -118,14 +129,23 @@ class SocketLimiter:
         self._refused()
         socket.tcp.abort()
 
-    def count_for_client(self, socket: LimitedServerConnection, headers: Sequence[tuple[str, str]]) -> None:
-        """Count a handshake for the client that a trusted proxy names, and no longer for the proxy."""
+    def count_for_client(
+        self, socket: LimitedServerConnection, headers: Sequence[tuple[str, str]]
+    ) -> None:
+        """Count a handshake for the client that a trusted proxy names, and no longer for the
+        proxy.
+        """
         if self._remove_pending(socket):
-            self._add_pending(socket, network_of(client_address(socket.address, headers, self.proxies)))
+            self._add_pending(
+                socket, network_of(client_address(socket.address, headers, self.proxies))
+            )
 
     def admit(self, socket: LimitedServerConnection, address: str) -> bool:
         """Count a socket whose handshake is over; False when there are too many."""
-        if self._admitted >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
+        if (
+            self._admitted >= self.limits.connections
+            or self._by_address[address] >= self.limits.connections_per_address
+        ):
             self._refused()
             return False
         if not self._remove_pending(socket):
@@ -154,18 +174,19 @@ class LimitedServerConnection(ServerConnection):
     Received bytes count for the quota of the peer's secret from their arrival until the message
     that they belong to is worked off. They are taken apart piece by piece, in the secret's turns.
 
-    It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
+    It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the
+    handshake of TLS is over.
     """
 
     accepted: HandshakeAcceptance | None = None
-    """What the handshake has decided."""
+    """The decision of the handshake."""
     tcp: asyncio.Transport
     """Under TLS not the transport that is written to."""
     address = ""
     made_at = 0.0
-    """When the TCP connection was there, by the clock of the loop."""
+    """The time of the TCP connection, by the clock of the loop."""
     counted_address: str | None = None
-    """As which address it was let in: behind a proxy not its own."""
+    """The address under which it was let in: with a proxy not its own."""
     received = 0
     """Bytes."""
 
@@ -185,7 +206,8 @@ class LimitedServerConnection(ServerConnection):
         self._progress, self._last_data_at = SendStallMeter(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
         self._recv_frame = self.protocol.recv_frame
-        self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]  # before the library answers a ping
+        # Before the library answers a ping
+        self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP connection is there."""
@@ -197,13 +219,20 @@ class LimitedServerConnection(ServerConnection):
             self._start_http(transport)
         else:
             transport.pause_reading()
-            self._securing = asyncio.get_running_loop().create_task(self._start_tls(transport, self._limiter.tls), name="busmq: a handshake of TLS")
+            self._securing = asyncio.get_running_loop().create_task(
+                self._start_tls(transport, self._limiter.tls), name="busmq: a handshake of TLS"
+            )
 
     async def _start_tls(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
         limits, start_tls = self._limiter.limits, asyncio.get_running_loop().start_tls
         try:
             secured = await start_tls(
-                transport, self, tls, server_side=True, ssl_handshake_timeout=limits.handshake_s, ssl_shutdown_timeout=limits.close_s
+                transport,
+                self,
+                tls,
+                server_side=True,
+                ssl_handshake_timeout=limits.handshake_s,
+                ssl_shutdown_timeout=limits.close_s,
             )
         except OSError as error:  # also those of TLS
             log.debug("federation: %s speaks no TLS (%s)", self.address, error)
@@ -222,17 +251,26 @@ class LimitedServerConnection(ServerConnection):
         self.recv_messages.resume = self.adjust_reading
 
     def stalled_s(self, now: float) -> float:
-        """How long the peer has taken nothing although something waits for it."""
+        """Return the seconds for which the peer has taken nothing although something waits for
+        it.
+        """
         return self._progress.stalled_s(unsent_bytes(self), now)
 
     def silent_s(self, now: float) -> float:
-        """How long nothing has come from the peer, pongs included, and nothing has left for it."""
-        return min(now - self._last_data_at, self.stalled_s(now) if unsent_bytes(self)[0] else now - self._last_data_at)
+        """Return the seconds for which no byte has come from the peer, pongs included, and none has
+        left for it.
+        """
+        return min(
+            now - self._last_data_at,
+            self.stalled_s(now) if unsent_bytes(self)[0] else now - self._last_data_at,
+        )
 
     # -- frames -----------------------------------------------------------------------------------
 
     def _receive_frame(self, frame: Frame) -> None:
-        """Take a frame. Where the peer does not read, its last ping is answered once it does (RFC 6455, 5.5.3); pongs would pile up without bound."""
+        """Take a frame. If the peer does not read, its last ping is answered once it does (RFC
+        6455, 5.5.3); pongs would pile up without bound.
+        """
         if frame.opcode is Opcode.PING and self.paused:
             self._ping = bytes(frame.data)
             return
@@ -257,7 +295,9 @@ class LimitedServerConnection(ServerConnection):
     async def recv(self, decode: bool | None = None) -> Any:
         """The next message; the one before it counts as worked off."""
         self.release_taken()
-        deflate = next((each for each in self.protocol.extensions if isinstance(each, LazyDeflate)), None)
+        deflate = next(
+            (each for each in self.protocol.extensions if isinstance(each, LazyDeflate)), None
+        )
         message: Any = await super().recv(decode if deflate is None else False)
         self._taken_bytes = self._complete.popleft()
         self._complete_bytes -= self._taken_bytes
@@ -269,7 +309,9 @@ class LimitedServerConnection(ServerConnection):
         return message.decode("utf-8", "replace") if is_text else message
 
     async def _inflate(self, deflate: LazyDeflate, data: bytes) -> bytes:
-        """The message, in the turns of its secret, once there is room for the longest that it can be."""
+        """The message, in the turns of its secret, once there is room for the longest that it can
+        be.
+        """
         quota, most, pieces, size = self._quota, self._limiter.limits.message_bytes, [], 0
         assert quota is not None
         reserved = min(most, MAX_RATIO * len(data))
@@ -318,7 +360,9 @@ class LimitedServerConnection(ServerConnection):
             self._unread, self._at, self._is_counted = b"", 0, False
 
     def data_received(self, data: bytes) -> None:
-        """Some of what the peer sends. Who is not let in yet sends no more than a head: websockets would keep a megabyte of it."""
+        """Some of what the peer sends. A peer that is not let in yet sends no more than a head:
+        websockets would keep a megabyte of it.
+        """
         if not self._made:  # after the last word of the TLS handshake, in the same packet
             self._early += data
             return
@@ -365,7 +409,9 @@ class LimitedServerConnection(ServerConnection):
             self._quota.count_bytes(more)
 
     def _look_for_client(self, data: bytes) -> None:
-        """Find who the client is before the head is complete: a slow one must not use up the places of its proxy."""
+        """Find who the client is before the head is complete: a slow one must not use up the places
+        of its proxy.
+        """
         self._line += data
         *lines, self._line = self._line.split(b"\n")
         found = [line for line in lines if line[:16].lower() == b"x-forwarded-for:"]
@@ -394,7 +440,9 @@ class LimitedServerConnection(ServerConnection):
 
     @property
     def _may_feed(self) -> bool:
-        return not (self.recv_messages.paused or self.transport.is_closing() or self.protocol.reader.eof)
+        return not (
+            self.recv_messages.paused or self.transport.is_closing() or self.protocol.reader.eof
+        )
 
     def adjust_reading(self) -> None:
         """Read on, or read no more, as the takers of messages and the secret's quota allow."""

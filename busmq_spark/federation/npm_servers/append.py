@@ -1,4 +1,6 @@
-"""What a task writes to a server that speaks busmq's own protocol only: at least once, in order, one push a message."""
+"""Writes of a task to a server that speaks busmq's own protocol only: at least once, in order, one
+push a message.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,20 @@ class FederationNpmSinkAppender(SinkAppender):
     def __init__(self, store: FederationNpmStore) -> None:
         self._store = store
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
-        """What exactly-once needs."""
+    def stage(
+        self,
+        queue: str,  # noqa: ARG002  # as the protocol has it
+        key: str,  # noqa: ARG002
+        values: Sequence[bytes],  # noqa: ARG002
+        run: SinkRun | None = None,  # noqa: ARG002
+    ) -> NoReturn:
+        """Refuse: exactly-once delivery needs more than the wire has."""
         self._store.refuse_exactly_once()
 
     def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None:
-        """Append values to the queue. Those under way when the link breaks are pushed again, since it is unknown whether they are stored."""
+        """Append values to the queue. Pushes under way when the link breaks are sent again, since
+        it is unknown whether they are stored.
+        """
         left = [expect_text_value(queue, value) for value in values]
         while left:
             before = len(left)
@@ -54,5 +64,8 @@ def expect_text_value(queue: str, value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        reason = f"a message for queue {queue!r} is no UTF-8 at byte {error.start}, and the protocol of npm busmq carries text only; encode it"
+        reason = (
+            f"a message for queue {queue!r} is no UTF-8 at byte {error.start}, and the protocol of"
+            " npm busmq carries text only; encode it"
+        )
         raise MessageRefused(reason=reason) from None

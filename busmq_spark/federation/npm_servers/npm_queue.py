@@ -1,9 +1,13 @@
-"""What a source reads from and does to a queue, over busmq's own protocol. Satisfies store/protocol.py as far as that wire allows.
+"""The operations of a source on a queue, over busmq's own protocol. Satisfies store/protocol.py as
+far as that wire allows.
 
-Rule 1. The wire has positions from the head, not ids. A position is used only after the id found there has been checked.
-Rule 2. An empty queue does not say its last id. It is the id up to which a checkpoint has read (``wanted``), or the mark that an ack left in the
-        metadata, whichever is higher; where there is neither it is UNKNOWN_ID until the next message shows it.
-Rule 3. The metadata is written without compare-and-set: the writer reads it again a moment later to see whether its value stayed.
+Rule 1. The wire has positions from the head, not ids. A position is used only after the id found
+        there has been checked.
+Rule 2. An empty queue does not say its last id. It is the id up to which a checkpoint has read
+        (``wanted``), or the mark that an ack left in the metadata, whichever is higher; where there
+        is neither it is UNKNOWN_ID until the next message shows it.
+Rule 3. The metadata is written without compare-and-set: the writer reads it again a moment later to
+        see whether its value stayed.
 """
 
 from __future__ import annotations
@@ -42,7 +46,9 @@ log = logging.getLogger("busmq_spark")
 
 
 class FederationNpmQueue:
-    """One queue. Two objects at most: one to read messages, one that removes them without receiving them."""
+    """A queue. Two objects at most: one to read messages, one that removes them without receiving
+    them.
+    """
 
     def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[RemoteNpmQueue]]) -> None:
         self.name = name
@@ -50,10 +56,15 @@ class FederationNpmQueue:
         """Held during each call of the server: one at a time."""
         self._open = open_
         self._objects: dict[bool, RemoteNpmQueue] = {}
-        self._reader: tuple[str, float] = ("", 0.0)  # what READER_FIELD was, and since when it has not changed
+        self._reader: tuple[str, float] = (
+            "",
+            0.0,
+        )  # the last value of READER_FIELD, and the time since it has not changed
 
     async def attach(self, creation: QueueCreateOptions) -> AttachResult:
-        """Create the queue, or adopt the one that is there, and name its life. Raises QueueMissing."""
+        """Create the queue, or adopt the one that is there, and name its life. Raises
+        QueueMissing.
+        """
         remote, fields = await self._object_and_fields()
         existed = bool(fields)
         if not fields:
@@ -67,10 +78,14 @@ class FederationNpmQueue:
             fields = await remote.read_metadata()
         if not fields.get("born"):
             raise QueueMissing(queue=self.name)
-        return AttachResult(existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"])
+        return AttachResult(
+            existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"]
+        )
 
     async def state(self, wanted: int) -> QueueState:
-        """As core.reader_operations.states; ``last_id`` is UNKNOWN_ID where the wire cannot say it."""
+        """Return the state, like core.reader_operations.states; ``last_id`` is UNKNOWN_ID where the
+        wire cannot say it.
+        """
         back = False
         for _ in range(MAX_TRIES):
             remote, fields = await self._object_and_fields()
@@ -79,16 +94,32 @@ class FederationNpmQueue:
             known = (int(fields["ttl"]), fields.get("born") or "", int(fields.get("maxsize") or 0))
             count = await remote.count_messages()
             if not count:
-                return QueueState(*known, max(wanted, int(fields.get(LAST_ACKED_FIELD) or UNKNOWN_ID)), 0, 0, 0, "", "")
+                return QueueState(
+                    *known,
+                    max(wanted, int(fields.get(LAST_ACKED_FIELD) or UNKNOWN_ID)),
+                    0,
+                    0,
+                    0,
+                    "",
+                    "",
+                )
             oldest, newest = await remote.peek(0), await remote.peek(count - 1)
             if not oldest or not newest:
                 continue  # another consumer is removing them at this moment
             (first, _), (last, text) = oldest[0], newest[0]
             if 0 <= wanted < first - 1 and not back and (back := await self._was_put_back(fields)):
                 continue
-            mark = fingerprint(text) if wanted == last else await self.mark(wanted) if first <= wanted < last else ""
+            mark = (
+                fingerprint(text)
+                if wanted == last
+                else await self.mark(wanted)
+                if first <= wanted < last
+                else ""
+            )
             return QueueState(*known, last, first, last, count, mark, fingerprint(text))
-        raise FederationLost(url=remote.url, reason=f"queue {self.name!r} changes faster than it can be looked at")
+        raise FederationLost(
+            url=remote.url, reason=f"queue {self.name!r} changes faster than it can be looked at"
+        )
 
     async def mark(self, id: int) -> str:
         """The fingerprint of a message; empty when it is not stored."""
@@ -100,16 +131,22 @@ class FederationNpmQueue:
         return fingerprint(found[0][1]) if found and found[0][0] == id else ""
 
     async def newest_id(self) -> int:
-        """Something that changes with every push: the newest id as far as ids follow each other. 0 for an empty queue, -1 for none."""
+        """Something that changes with every push: the newest id as far as ids follow each other. 0
+        for an empty queue, -1 for none.
+        """
         remote, fields = await self._object_and_fields()
         count = await remote.count_messages() if fields else -1
         oldest = await remote.peek(0) if count > 0 else []
         return oldest[0][0] + count - 1 if oldest else min(count, 0)
 
-    async def read_rows(self, part: Range, need: int, most: int, strict: bool, at: int | None) -> tuple[list[Message], int]:
-        """The next messages of a range and the position after them. Ids follow each other, and begin with ``need`` if ``strict``.
+    async def read_rows(
+        self, part: Range, need: int, most: int, strict: bool, at: int | None
+    ) -> tuple[list[Message], int]:
+        """The next messages of a range and the position after them. Ids follow each other, and
+        begin with ``need`` if ``strict``.
 
-        ``most`` at most, and none when nothing of the range is left. ``at`` is where ``need`` should be. Raises DataLoss.
+        ``most`` at most, and none when nothing of the range is left. ``at`` is where ``need``
+        should be. Raises DataLoss.
         """
         for attempt in range(MAX_TRIES):
             remote, fields = await self._object_and_fields()
@@ -118,7 +155,7 @@ class FederationNpmQueue:
                 place = await find_position(remote, need)
                 if place is None or place[1] != need:
                     if attempt == 0 or (attempt == 1 and await self._was_put_back(fields)):
-                        continue  # what moves is not what is missing
+                        continue  # a message that moves is not missing
                     place = await self._find_next_stored(remote, part, need, place, strict)
                     if place is None:
                         return [], 0
@@ -126,13 +163,21 @@ class FederationNpmQueue:
             found = await remote.peek(at, min(most, part.last - need + 1))
             # Lives do not come back: if it is this one still, it was so all the time.
             check_life(part, (await remote.read_metadata()).get("born") or "", need)
-            if run := [message for message, id in zip(found, itertools.count(need), strict=False) if message[0] == id]:
+            if run := [
+                message
+                for message, id in zip(found, itertools.count(need), strict=False)
+                if message[0] == id
+            ]:
                 return run, at + len(run)
             at = None
-        raise FederationLost(url=remote.url, reason=f"queue {self.name!r} changes faster than it can be read")
+        raise FederationLost(
+            url=remote.url, reason=f"queue {self.name!r} changes faster than it can be read"
+        )
 
     async def ack(self, position: Position) -> AckResult:
-        """As ``ack_to`` there, without subscriptions. Messages are read before they are removed; those above the position are put back."""
+        """Acknowledge, like ``ack_to`` there, without subscriptions. Messages are read before they
+        are removed; those above the position are put back.
+        """
         remote, fields = await self._object_and_fields()
         if not fields:
             return AckResult("missing", "")
@@ -140,18 +185,31 @@ class FederationNpmQueue:
             return AckResult("recreated", fields.get("born") or "")
         count = await remote.count_messages()
         place = await find_position(remote, position.last)
-        if count and place is None and (newest := await remote.peek(count - 1)) and newest[0][0] < position.last:
+        if (
+            count
+            and place is None
+            and (newest := await remote.peek(count - 1))
+            and newest[0][0] < position.last
+        ):
             return AckResult("older", str(newest[0][0]))
         exact = place is not None and place[1] == position.last
-        if exact and position.mark and (found := await self.mark(position.last)) not in ("", position.mark):
+        if (
+            exact
+            and position.mark
+            and (found := await self.mark(position.last)) not in ("", position.mark)
+        ):
             return AckResult("reissued", found)
-        await (await self._object_for_removal(fields)).remove(place[0] + exact if place else 0, position.last)
+        await (await self._object_for_removal(fields)).remove(
+            place[0] + exact if place else 0, position.last
+        )
         if int(fields.get(LAST_ACKED_FIELD) or 0) < position.last:
             await remote.set_metadata(**{LAST_ACKED_FIELD: str(position.last)})
         return AckResult("ok", "")
 
     async def lease(self, token: str, dead: str) -> str:
-        """Who reads afterwards. ``token`` only when it stayed so for a moment; a reader that does not renew it is replaced."""
+        """Return the reader afterwards. ``token`` only when it stayed so for a moment; a reader
+        that does not renew it is replaced.
+        """
         remote, fields = await self._object_and_fields()
         if not fields:
             return token  # planning finds that it is missing
@@ -168,7 +226,9 @@ class FederationNpmQueue:
         return ((await remote.read_metadata()).get(READER_FIELD) or "").rpartition("#")[0]
 
     async def keep_alive(self, token: str) -> int:
-        """1 alive, 0 missing, -1 another reader has the lease. An attached object keeps its queue alive; the lease is renewed here."""
+        """1 alive, 0 missing, -1 another reader has the lease. An attached object keeps its queue
+        alive; the lease is renewed here.
+        """
         remote, fields = await self._object_and_fields()
         if not fields or not token:
             return int(bool(fields))
@@ -179,7 +239,8 @@ class FederationNpmQueue:
         return 1
 
     async def push(self, left: list[str]) -> int:
-        """Append texts in order, and take those that are stored from ``left``; the queue's maxsize, if it is full before that is empty.
+        """Append texts in order, and take those that are stored from ``left``; the queue's maxsize,
+        if it is full before that is empty.
 
         Raises QueueMissing.
         """
@@ -188,9 +249,15 @@ class FederationNpmQueue:
             raise QueueMissing(queue=self.name)
         maxsize = int(fields.get("maxsize") or 0)
         while left:
-            # Where one may be refused for want of room, the next must not find some before it is tried again.
-            found = await asyncio.gather(*(remote.push(text) for text in left[: 1 if maxsize else MAX_PUSHES_UNDER_WAY]), return_exceptions=True)
-            stored = next((place for place, id in enumerate(found) if not isinstance(id, int)), len(found))
+            # If a push may be refused for want of room, the next must not find room before it is
+            # tried again.
+            found = await asyncio.gather(
+                *(remote.push(text) for text in left[: 1 if maxsize else MAX_PUSHES_UNDER_WAY]),
+                return_exceptions=True,
+            )
+            stored = next(
+                (place for place, id in enumerate(found) if not isinstance(id, int)), len(found)
+            )
             del left[:stored]
             if stored < len(found):
                 if isinstance(failed := found[stored], BaseException):
@@ -198,7 +265,7 @@ class FederationNpmQueue:
                 break
         return maxsize
 
-    # -- inside ---------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     async def _open_object(self, *, texts: bool) -> RemoteNpmQueue:
         if (remote := self._objects.get(texts)) is None or remote.is_over:
@@ -206,16 +273,21 @@ class FederationNpmQueue:
         return remote
 
     async def _object_and_fields(self) -> tuple[RemoteNpmQueue, dict[str, str]]:
-        """The object and the metadata. Attached where there is such a queue, so that messages can be looked at."""
+        """The object and the metadata. Attached where there is such a queue, so that messages can
+        be looked at.
+        """
         remote = await self._open_object(texts=True)
         fields = await remote.read_metadata()
-        if not fields and remote.attached:  # to one that was closed: its ttl is not that of the next
+        if (
+            not fields and remote.attached
+        ):  # to one that was closed: its ttl is not that of the next
             for dead in self._objects.values():
                 dead.close()
             remote = await self._open_object(texts=True)
             fields = await remote.read_metadata()
         if fields and not remote.attached:
-            # Should the queue end just now, attach creates it again without a ``born`` field: readers of the old one see that.
+            # Should the queue end just now, attach creates it again without a ``born`` field:
+            # readers of the old one see that.
             await remote.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
             fields = await remote.read_metadata()
         return remote, fields
@@ -227,28 +299,49 @@ class FederationNpmQueue:
         return remote
 
     async def _was_put_back(self, fields: dict[str, str]) -> bool:
-        """Whether what a removal took may be there again. A removal whose link broke goes on in the server, and a second one beside it
-        makes the two take more than was to go, which is not lost. Only where a query of ours removes: un-acked messages of others are theirs.
+        """Whether what a removal took may be there again. A removal whose link broke goes on in the
+        server, and a second one beside it makes the two take more than was to go, which is not
+        lost. Only where a query of ours removes: un-acked messages of others are theirs.
         """
         if fields.get(READER_FIELD):
             await (await self._object_for_removal(fields)).remove(0, 0)
         return bool(fields.get(READER_FIELD))
 
     async def _find_next_stored(
-        self, remote: RemoteNpmQueue, part: Range, need: int, place: PositionAndId | None, strict: bool
+        self,
+        remote: RemoteNpmQueue,
+        part: Range,
+        need: int,
+        place: PositionAndId | None,
+        strict: bool,
     ) -> PositionAndId | None:
-        """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
+        """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next
+        that is; return None when none is in the range.
+        """
         if strict:
             count = await remote.count_messages()
             newest = await remote.peek(count - 1) if count and place is None else []
-            kind, found = ("rolled-back", f"last id {newest[0][0]}") if newest else ("removed", f"next stored id {place[1] if place else 'none'}")
-            raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_LOSS_CAUSE_EVIDENCE)
-        log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, place[1] - 1) if place else part.last)
+            kind, found = (
+                ("rolled-back", f"last id {newest[0][0]}")
+                if newest
+                else ("removed", f"next stored id {place[1] if place else 'none'}")
+            )
+            raise loss_error(
+                self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_LOSS_CAUSE_EVIDENCE
+            )
+        log.warning(
+            "queue %r: ids %d..%d are gone and were skipped",
+            part.queue,
+            need,
+            min(part.last, place[1] - 1) if place else part.last,
+        )
         return place if place and place[1] <= part.last else None
 
 
 async def find_position(remote: RemoteNpmQueue, id: int) -> PositionAndId | None:
-    """Where the first message from ``id`` on is; None when all that is stored is before it."""
+    """Find the position of the first message from ``id`` on; the result is None when each stored
+    message is before it.
+    """
     low, high, found = 0, await remote.count_messages(), None
     guess = 0
     while low < high:
@@ -268,9 +361,11 @@ async def find_position(remote: RemoteNpmQueue, id: int) -> PositionAndId | None
 
 
 def fingerprint(text: str) -> str:
-    """As include/mark.lua."""
+    """Return the fingerprint, like include/mark.lua."""
     value = encode_text(text)
-    return sha1(b"%d:" % len(value) + value[:512] + value[-512:], usedforsecurity=False).hexdigest()[:12]
+    return sha1(
+        b"%d:" % len(value) + value[:512] + value[-512:], usedforsecurity=False
+    ).hexdigest()[:12]
 
 
 def encode_text(text: str) -> bytes:

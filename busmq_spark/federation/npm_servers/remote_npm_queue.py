@@ -1,9 +1,12 @@
-"""One queue object on a server that speaks busmq's own protocol only: looking at messages, and removing them, in runs that end by themselves.
+"""A queue object on a server that speaks busmq's own protocol only: looking at messages, and
+removing them, in runs that end by themselves.
 
-Rule 1. npm's server dies of what it does not expect (protocol 5.10): ``error`` is listened to first, and nothing but ``exists`` is called before
-        attach, which happens once.
-Rule 2. One consumption at a time, the next when all that the last one asked of Redis is answered. An object on which that is not known is closed.
-Rule 3. A consumption that removes is reliable: what it took too much is put back (protocol 1.4, ACK with restore).
+Rule 1. npm's server dies of what it does not expect (protocol 5.10): ``error`` is listened to
+        first, and nothing but ``exists`` is called before attach, which happens once.
+Rule 2. There is one consumption at a time; the next begins when all requests of the last one to
+        Redis are answered. An object on which that is not known is closed.
+Rule 3. A consumption that removes is reliable: messages beyond its end are put back (protocol 1.4,
+        ACK with restore).
 """
 
 from __future__ import annotations
@@ -20,15 +23,21 @@ from busmq_spark.federation.npm_wire.creation_message import make_creation
 ANSWER_TIMEOUT_S = 10.0
 """A server that has not sent an answer, or a message that it has, for so long counts as lost."""
 QUIET_BEFORE_COUNT_S = 0.25
-"""After so long without an event the server is asked whether it has more: a consumption of an empty queue waits for pushes, without an event."""
+"""After so long without an event the server is asked whether it has more: a consumption of an empty
+queue waits for pushes, without an event.
+"""
 
 
 class RemoteNpmQueue:
-    """Every method raises FederationLost when the object is lost or the server reports an error; then ``is_over`` is true."""
+    """Every method raises FederationLost when the object is lost or the server reports an error;
+    then ``is_over`` is true.
+    """
 
     def __init__(self, pool: WebSocketPool) -> None:
         self.located = self.attached = False
-        """Whether ``exists`` was asked, after which fields may be read; whether messages may be, and fields be written."""
+        """Whether ``exists`` was asked, after which fields may be read; whether messages may be,
+        and fields be written.
+        """
         self.url = pool.target.url
         self._pool = pool
         self._remote: RemoteObjectConnection
@@ -40,17 +49,25 @@ class RemoteNpmQueue:
         self._steps = 0
 
     @classmethod
-    async def open(cls, pool: WebSocketPool, queue: str, patience_s: float, *, texts: bool) -> RemoteNpmQueue:
-        """``texts``: whether to receive messages; without it the server does not send those that are removed."""
+    async def open(
+        cls, pool: WebSocketPool, queue: str, patience_s: float, *, texts: bool
+    ) -> RemoteNpmQueue:
+        """``texts``: whether to receive messages; without it the server does not send those that
+        are removed.
+        """
         made = cls(pool)
         try:
             async with asyncio.timeout(patience_s):
                 creation = make_creation("queue", queue)
-                made._remote = await pool.create_remote(creation, lambda _, why: made._on_lost(str(why.details.get("reason", why))))
+                made._remote = await pool.create_remote(
+                    creation, lambda _, why: made._on_lost(str(why.details.get("reason", why)))
+                )
         except TimeoutError:
             pool.abort_connections()
             raise (
-                pool.last_error if isinstance(pool.last_error, FederationLost) else FederationLost(url=made.url, reason="no connection in good time")
+                pool.last_error
+                if isinstance(pool.last_error, FederationLost)
+                else FederationLost(url=made.url, reason="no connection in good time")
             ) from None
         on = made._remote.on
         on("error", made._on_error)
@@ -71,7 +88,9 @@ class RemoteNpmQueue:
         self._remote.close()
 
     async def read_metadata(self) -> dict[str, str]:
-        """The metadata; nothing where there is no such queue, or only a stub that says it is elsewhere (protocol 1.11)."""
+        """The metadata; nothing where there is no such queue, or only a stub that says it is
+        elsewhere (protocol 1.11).
+        """
         if not self.located:
             await self._call_for_result("exists")
             self.located = True
@@ -91,11 +110,13 @@ class RemoteNpmQueue:
         await self._call_for_result("metadata", fields)
 
     async def count_messages(self) -> int:
-        """How many messages are stored."""
+        """Return the number of stored messages."""
         return int(await self._call_for_result("count"))
 
     async def peek(self, position: int, most: int = 1) -> list[tuple[int, str]]:
-        """Ids and texts of ``most`` messages from a position on, or of all that are left there. Nothing is removed."""
+        """Ids and texts of ``most`` messages from a position on, or of all that are left there.
+        Nothing is removed.
+        """
         self._messages = []
 
         async def is_at_end() -> bool:
@@ -124,7 +145,7 @@ class RemoteNpmQueue:
         found = await self._call_for_result("push", text)
         return None if found is None else int(found)
 
-    # -- inside ---------------------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     async def _call_for_result(self, method: str, *args: Any) -> Any:
         self._raise_if_lost()
@@ -132,7 +153,8 @@ class RemoteNpmQueue:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 found = await self._remote.call_for_result(method, *args)
         except TimeoutError:
-            self._pool.abort_connections()  # the other queues are better off with another connection, too
+            # The other queues are better off with another connection, too
+            self._pool.abort_connections()
             raise self._lost_error(f"no answer to {method} within {ANSWER_TIMEOUT_S:g} s") from None
         except LinkLost:
             raise
@@ -150,13 +172,15 @@ class RemoteNpmQueue:
             if not await self._wait_for_end(lambda: self._consuming is False, stuck):
                 self._remote.call_without_reply("stop")
                 await self._wait_for_end(lambda: self._consuming is False, self._is_never_stuck)
-                await self.count_messages()  # what it had asked of Redis is answered before this
+                await self.count_messages()  # its requests to Redis are answered before this
         except BaseException:
             if not self.is_over:
                 self.close()
             raise
 
-    async def _wait_for_end(self, done: Callable[[], bool], stuck: Callable[[], Awaitable[bool]]) -> bool:
+    async def _wait_for_end(
+        self, done: Callable[[], bool], stuck: Callable[[], Awaitable[bool]]
+    ) -> bool:
         """Whether it came to its end."""
         loop = asyncio.get_running_loop()
         until, seen = loop.time() + ANSWER_TIMEOUT_S, self._steps

@@ -1,8 +1,10 @@
-"""The source's store behind a federation server that speaks busmq's own protocol only, as npm's does: slower than bulk, and with what that wire has.
+"""The source's store on a federation server that speaks busmq's own protocol only, as npm's does:
+slower than bulk, and limited to that wire.
 
-It reads without removing, removes what is acknowledged, notices what is lost (see queue.py), and keeps one reader of ours from another. It
-cannot list queues, keep subscriptions, or write exactly once. Who else consumes a queue it cannot see. Satisfies ReadStore, and as much of WriteStore
-as at-least-once needs; one thread may use one.
+It reads without removing, removes what is acknowledged, notices what is lost (see queue.py), and
+keeps one reader of ours from another. It cannot list queues, keep subscriptions, or write exactly
+once. It cannot see other consumers of a queue. Satisfies ReadStore, and as much of WriteStore as
+at-least-once needs; one thread may use one.
 """
 
 from __future__ import annotations
@@ -33,13 +35,20 @@ from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 from busmq_spark.federation.npm_servers.append import FederationNpmSinkAppender, expect_text_value
-from busmq_spark.federation.npm_servers.npm_queue import NO_LOSS_CAUSE_EVIDENCE, FederationNpmQueue, Message, encode_text
+from busmq_spark.federation.npm_servers.npm_queue import (
+    NO_LOSS_CAUSE_EVIDENCE,
+    FederationNpmQueue,
+    Message,
+    encode_text,
+)
 from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.protocol import ConsecutiveMessages, LossCauseEvidence, QueueCreateOptions
 
 FIRST_QUESTION_ROWS, MAX_QUESTION_ROWS, TARGET_QUESTION_BYTES = 16, 2000, 1024 * 1024
-"""Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
+"""Messages in one question: few while their size is not known, then about so many bytes. The server
+holds what is not read yet in its memory.
+"""
 MAX_QUEUES_ASKED_AT_ONCE = 100
 """Queues that are asked about at the same time."""
 T = TypeVar("T")
@@ -48,7 +57,7 @@ log = logging.getLogger("busmq_spark")
 
 @dataclass(frozen=True, slots=True)
 class _TargetWithSparkTls(FederationTarget):
-    """The same address with what Spark's options say of TLS."""
+    """The same address with the TLS settings of Spark's options."""
 
     context: SSLContext | None = None
 
@@ -58,21 +67,33 @@ class _TargetWithSparkTls(FederationTarget):
 
 
 class FederationNpmStore:
-    """A thread of its own runs the link, so that heartbeats go on between calls, and attached queues stay alive."""
+    """A thread of its own runs the link, so that heartbeats go on between calls, and attached
+    queues stay alive.
+    """
 
     def __init__(self, address: FederationAddress) -> None:
         self.address = address
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="busmq-plain-link", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="busmq-plain-link", daemon=True
+        )
         self._thread.start()
         secure = address.parse_url().secure
-        target = _TargetWithSparkTls(address.url, address.secret, None, address.secret_in_url, context=address.make_ssl_context() if secure else None)
+        target = _TargetWithSparkTls(
+            address.url,
+            address.secret,
+            None,
+            address.secret_in_url,
+            context=address.make_ssl_context() if secure else None,
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool = WebSocketPool(target, 1, self._spawn)
         self._queues: dict[str, FederationNpmQueue] = {}
 
     def connect(self) -> bool:
-        """Whether a server of ours is there, and not npm's. Raises FederationLost, and FederationRefused where the secret is not known."""
+        """Whether a server of ours is there, and not npm's. Raises FederationLost, and
+        FederationRefused where the secret is not known.
+        """
         return self._ask_with_patience(self._is_our_server)
 
     def keys(self, queue: str) -> QueueKeys:
@@ -81,15 +102,27 @@ class FederationNpmStore:
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
 
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+    def discover(
+        self,
+        accept: Callable[[str], bool],  # noqa: ARG002  # as the protocol has it
+        pace: Callable[[], object] = no_pause,  # noqa: ARG002
+    ) -> NoReturn:
         """The wire lists no queues."""
-        raise self.impossible_error("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
+        raise self.impossible_error(
+            "it cannot list its queues; name them in option 'subscribe' instead of"
+            " 'subscribePattern'"
+        )
 
-    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+    # As the protocol has it
+    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> NoReturn:  # noqa: ARG002
         """Nor topics."""
-        raise self.impossible_error("it knows no topics; name the partition queues in option 'subscribe'")
+        raise self.impossible_error(
+            "it knows no topics; name the partition queues in option 'subscribe'"
+        )
 
-    def attach(self, queues: Sequence[str], creation: QueueCreateOptions) -> Mapping[str, AttachResult]:
+    def attach(
+        self, queues: Sequence[str], creation: QueueCreateOptions
+    ) -> Mapping[str, AttachResult]:
         return self._ask_each(queues, lambda queue: queue.attach(creation))
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
@@ -105,8 +138,11 @@ class FederationNpmStore:
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
 
-    def find_times(self, wanted: Mapping[str, int]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
-        raise self.impossible_error("its queues have no clock; begin at earliest, latest, an id or with the newest messages")
+    # As the protocol has it
+    def find_times(self, wanted: Mapping[str, int]) -> NoReturn:  # noqa: ARG002
+        raise self.impossible_error(
+            "its queues have no clock; begin at earliest, latest, an id or with the newest messages"
+        )
 
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
         """The wire shows none."""
@@ -120,13 +156,16 @@ class FederationNpmStore:
         self._refuse_subscription(subscription)
         return self._ask_each(list(positions), lambda queue: queue.ack(positions[queue.name]))
 
-    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+    # As the protocol has it
+    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> NoReturn:  # noqa: ARG002
         raise self._no_subscriptions_error()
 
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         return {queue: {} for queue in queues}
 
-    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
+    def lease(
+        self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]
+    ) -> Mapping[str, str]:
         self._refuse_subscription(subscription)
         return self._ask_each(queues, lambda queue: queue.lease(token, dead.get(queue.name, "")))
 
@@ -135,7 +174,8 @@ class FederationNpmStore:
         self._refuse_subscription(subscription)
         return dict.fromkeys(queues, "")
 
-    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
+    # As the protocol has it
+    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002
         return self._ask_each(queues, lambda queue: queue.keep_alive(token))
 
     def traces(self, queue: str) -> LossCauseEvidence:  # noqa: ARG002  # as the protocol has it
@@ -153,8 +193,10 @@ class FederationNpmStore:
                 reached, used = id, used + size
         return last, used
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
-        """One after the other: the wire can do no better."""
+    def read_many(
+        self, parts: Sequence[Range], fail_on_data_loss: bool
+    ) -> Iterator[ConsecutiveMessages]:
+        """Read one range after the other: the wire can do no better."""
         for part in parts:
             yield from self.read(part, fail_on_data_loss)
 
@@ -174,7 +216,14 @@ class FederationNpmStore:
                     return
                 values = [encode_text(text) for _, text in run]
                 need = run[-1][0] + 1
-                most = max(1, min(MAX_QUESTION_ROWS, 4 * most, TARGET_QUESTION_BYTES * len(values) // max(1, sum(map(len, values)))))
+                most = max(
+                    1,
+                    min(
+                        MAX_QUESTION_ROWS,
+                        4 * most,
+                        TARGET_QUESTION_BYTES * len(values) // max(1, sum(map(len, values))),
+                    ),
+                )
                 if need <= part.last:
                     coming = self._start_in_loop(rows(at))
                 yield ConsecutiveMessages(part.queue, run[0][0], pa.array(values, pa.binary()))
@@ -188,7 +237,9 @@ class FederationNpmStore:
             coming.cancel()
 
     def push(self, queue: str, left: list[str]) -> int:
-        """As FederationNpmQueue.push. What was under way when the link broke is pushed again."""
+        """Push, like FederationNpmQueue.push. Pushes that were under way when the link broke are
+        sent again.
+        """
 
         async def push() -> int:
             asked = self._queue(queue)
@@ -197,8 +248,14 @@ class FederationNpmStore:
 
         return self._ask_with_patience(push)
 
-    def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:  # noqa: ARG002  as of others
-        """As of a RedisStore, at least once: the wire remembers no sender."""
+    def push_from(
+        self,
+        queue: str,
+        sender: str,  # noqa: ARG002  # as of others
+        sequences: Sequence[int],  # noqa: ARG002
+        values: Sequence[bytes],
+    ) -> tuple[int, int]:
+        """Push, like a RedisStore, but at least once: the wire remembers no sender."""
         left = [expect_text_value(queue, value) for value in values]
         try:
             maxsize = self.push(queue, left)
@@ -208,7 +265,8 @@ class FederationNpmStore:
             maxsize = 0  # some are stored: the rest may be sent again, and those need not be
         return len(values) - len(left), maxsize if left else 0
 
-    def partitions(self, topic: str, create: int | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+    # As the protocol has it
+    def partitions(self, topic: str, create: int | None = None) -> NoReturn:  # noqa: ARG002
         """The server knows no topics."""
         raise self.impossible_error("it knows no topics; name the partition queues in column queue")
 
@@ -226,7 +284,10 @@ class FederationNpmStore:
 
     def refuse_exactly_once(self, *_: Any) -> NoReturn:
         """Raises ConfigError: nothing is written exactly once."""
-        raise self.impossible_error("nothing is written exactly once, or instead of something else; set delivery=at-least-once and mode append")
+        raise self.impossible_error(
+            "nothing is written exactly once, or instead of something else; set"
+            " delivery=at-least-once and mode append"
+        )
 
     begin = renew = record = commit = forget = truncate = refuse_exactly_once
 
@@ -248,9 +309,14 @@ class FederationNpmStore:
 
     def impossible_error(self, reason: str) -> ConfigError:
         """The error for what the wire has not."""
-        return ConfigError(reason=f"the federation server at {self.address.url} speaks busmq's own protocol only, as npm's does: {reason}")
+        return ConfigError(
+            reason=(
+                f"the federation server at {self.address.url} speaks busmq's own protocol only, as"
+                f" npm's does: {reason}"
+            )
+        )
 
-    # -- in the thread --------------------------------------------------------------------------------------------------------------------
+    # -- in the thread -----------------------------------------------------------------------------
 
     async def _is_our_server(self) -> bool:
         try:
@@ -268,19 +334,25 @@ class FederationNpmStore:
     async def _open(self, queue: str, texts: bool) -> RemoteNpmQueue:
         return await RemoteNpmQueue.open(self._pool, queue, CONNECT_TIMEOUT_S, texts=texts)
 
-    async def _ask_all(self, queues: Sequence[str], ask: Callable[[FederationNpmQueue], Awaitable[T]]) -> list[T]:
-        """All are waited for, also when one fails: on none of them may two questions be under way."""
+    async def _ask_all(
+        self, queues: Sequence[str], ask: Callable[[FederationNpmQueue], Awaitable[T]]
+    ) -> list[T]:
+        """All are waited for, also when one fails: on none of them may two questions be under
+        way.
+        """
         limit = asyncio.Semaphore(MAX_QUEUES_ASKED_AT_ONCE)
 
         async def one(queue: FederationNpmQueue) -> T:
             async with limit, queue.lock:
                 return await ask(queue)
 
-        found = await asyncio.gather(*(one(self._queue(name)) for name in queues), return_exceptions=True)
+        found = await asyncio.gather(
+            *(one(self._queue(name)) for name in queues), return_exceptions=True
+        )
         for error in found:
             if isinstance(error, BaseException):
                 raise error
-        return found  # type: ignore[return-value]  # what is no error is an answer
+        return found  # type: ignore[return-value]  # any other value is an answer
 
     def _spawn(self, coroutine: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         task = self._loop.create_task(coroutine, name=what)
@@ -288,21 +360,29 @@ class FederationNpmStore:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # -- from outside ---------------------------------------------------------------------------------------------------------------------
+    # -- from outside ------------------------------------------------------------------------------
 
     def _queue(self, name: str) -> FederationNpmQueue:
         if name not in self._queues:
             self._queues[name] = FederationNpmQueue(name, self._open)
         return self._queues[name]
 
-    def _ask_each(self, queues: Sequence[str], ask: Callable[[FederationNpmQueue], Awaitable[T]]) -> dict[str, T]:
-        return dict(zip(queues, self._ask_with_patience(lambda: self._ask_all(queues, ask)), strict=True))
+    def _ask_each(
+        self, queues: Sequence[str], ask: Callable[[FederationNpmQueue], Awaitable[T]]
+    ) -> dict[str, T]:
+        return dict(
+            zip(queues, self._ask_with_patience(lambda: self._ask_all(queues, ask)), strict=True)
+        )
 
     def _start_in_loop(self, asked: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(asked, self._loop)
 
-    def _ask_with_patience(self, ask: Callable[[], Coroutine[Any, Any, T]], coming: Future[T] | None = None) -> T:
-        """The answer; asked again while the link breaks, with the patience of the address. Everything here is made for that."""
+    def _ask_with_patience(
+        self, ask: Callable[[], Coroutine[Any, Any, T]], coming: Future[T] | None = None
+    ) -> T:
+        """The answer; asked again while the link breaks, with the patience of the address.
+        Everything here is made for that.
+        """
         retry = LinkRetry(time.monotonic)
         while True:
             try:
@@ -316,4 +396,7 @@ class FederationNpmStore:
             raise self._no_subscriptions_error()
 
     def _no_subscriptions_error(self) -> ConfigError:
-        return self.impossible_error("it keeps no subscriptions; leave option 'subscription' out, and read each of its queues with one query")
+        return self.impossible_error(
+            "it keeps no subscriptions; leave option 'subscription' out, and read each of its"
+            " queues with one query"
+        )

@@ -1,4 +1,6 @@
-"""The first message of a channel: which object to open, and the methods that the client will call (protocol 5.4)."""
+"""The first message of a channel: which object to open, and the methods that the client will call
+(protocol 5.4).
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,37 @@ MAX_CREATION_BYTES = 64 * 1024
 MAX_NAME_CHARACTERS = 1024
 CHANNEL_ROLES = ("local", "remote")
 
-# Type -> its methods in the order of npm busmq 3.1.0. Old clients send some of them; the order in the message counts, not this one.
+# Type -> its methods in the order of npm busmq 3.1.0. Old clients send some of them; the order in
+# the message counts, not this one.
 _METHOD_NAMES: dict[ObjectType, str] = {
-    "queue": "on once find isAttached attach detach ttl maxsize metadata close exists count flush push pushed consumed stop isConsuming consume ack "
-    "promisify",
-    "channel": "on once connect attach listen send sendTo disconnect detach end isAttached ack promisify",
+    "queue": (
+        "on once find isAttached attach detach ttl maxsize metadata close exists count flush push"
+        " pushed consumed stop isConsuming consume ack promisify"
+    ),
+    "channel": (
+        "on once connect attach listen send sendTo disconnect detach end isAttached ack promisify"
+    ),
     "pubsub": "on once subscribe attach unsubscribe isSubscribed publish detach promisify",
     "persistify": "pread pwrite ptouch",
-    "service": "on once serve connect disconnected disconnecting disconnect isServing isConnected request promisify",
+    "service": (
+        "on once serve connect disconnected disconnecting disconnect isServing isConnected request"
+        " promisify"
+    ),
 }
-METHODS_OF_TYPE: dict[ObjectType, tuple[str, ...]] = {kind: tuple(names.split()) for kind, names in _METHOD_NAMES.items()}
+METHODS_OF_TYPE: dict[ObjectType, tuple[str, ...]] = {
+    kind: tuple(names.split()) for kind, names in _METHOD_NAMES.items()
+}
 MAX_METHODS = 64
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCreationMessage:
-    """An object of a bus: its type, the methods in the order that gives them numbers, and its arguments as they travel.
+    """An object of a bus: its type, the methods in the order that gives them numbers, and its
+    arguments as they travel.
 
-    A service of an npm client comes without arguments, so without a name (protocol Q17); ours sends ``[name]``.
+    A service of an npm client comes without arguments, so without a name (protocol Q17); ours sends
+    ``[name]``.
     """
 
     type: ObjectType
@@ -46,15 +60,22 @@ class ObjectCreationMessage:
 
     @classmethod
     def decode(cls, body: bytes) -> ObjectCreationMessage:
-        """Read the body. Raises WireFormatError for anything but one of the five types with sound arguments.
+        """Read the body. Raises WireFormatError for anything but one of the five types with sound
+        arguments.
 
         Unknown methods are kept, since the numbers depend on them; calling them does nothing.
         """
         if len(body) > MAX_CREATION_BYTES:
-            raise WireFormatError(found=f"a creation message of {len(body)} bytes", expected=f"at most {MAX_CREATION_BYTES}")
+            raise WireFormatError(
+                found=f"a creation message of {len(body)} bytes",
+                expected=f"at most {MAX_CREATION_BYTES}",
+            )
         members = decode_json(body, "a creation message")
         if not isinstance(members, dict) or members.get("type") not in get_args(ObjectType):
-            raise WireFormatError(found="a creation message of no known type", expected=", ".join(get_args(ObjectType)))
+            raise WireFormatError(
+                found="a creation message of no known type",
+                expected=", ".join(get_args(ObjectType)),
+            )
         made = cls(members["type"], _check_methods(members.get("methods")), members.get("args"))
         made._check_args()
         return made
@@ -76,33 +97,57 @@ class ObjectCreationMessage:
         if args is None and self.type == "service":
             return
         if not isinstance(args, list) or not args or len(args) > 3 or not _is_name(args[0]):
-            raise WireFormatError(found=f"a creation message for a {self.type} without a name", expected="args that begin with a name")
+            raise WireFormatError(
+                found=f"a creation message for a {self.type} without a name",
+                expected="args that begin with a name",
+            )
         if self.type == "channel" and not all(map(_is_role, args[1:])):
-            raise WireFormatError(found="a channel whose roles are no names", expected="two names without a colon")
+            raise WireFormatError(
+                found="a channel whose roles are no names", expected="two names without a colon"
+            )
         if self.type == "persistify" and not _are_attributes(args[1:]):
-            raise WireFormatError(found="a persisted object whose attributes are no names", expected="[name, {}, [attribute, …]]")
+            raise WireFormatError(
+                found="a persisted object whose attributes are no names",
+                expected="[name, {}, [attribute, …]]",
+            )
 
 
 def make_creation(kind: ObjectType, name: str, *more: Any) -> ObjectCreationMessage:
-    """What an npm client of 3.1.0 sends for this object."""
+    """Return the creation message that an npm client of 3.1.0 sends for this object."""
     return ObjectCreationMessage(kind, METHODS_OF_TYPE[kind], [name, *more])
 
 
 def _check_methods(found: Any) -> tuple[str, ...]:
-    if not isinstance(found, list) or len(found) > MAX_METHODS or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in found):
-        raise WireFormatError(found="a creation message whose methods are no list of names", expected=f"at most {MAX_METHODS} names")
+    if (
+        not isinstance(found, list)
+        or len(found) > MAX_METHODS
+        or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in found)
+    ):
+        raise WireFormatError(
+            found="a creation message whose methods are no list of names",
+            expected=f"at most {MAX_METHODS} names",
+        )
     if len({*found}) < len(found) or UNSAFE_KEYS & {*found}:
-        raise WireFormatError(found="a creation message that names a method twice, or one that no object has", expected="each method once")
+        raise WireFormatError(
+            found="a creation message that names a method twice, or one that no object has",
+            expected="each method once",
+        )
     return tuple(found)
 
 
 def _is_name(found: Any) -> bool:
     """Text that can be part of a key."""
-    return isinstance(found, str) and 0 < len(found) <= MAX_NAME_CHARACTERS and not any("\ud800" <= letter <= "\udfff" for letter in found)
+    return (
+        isinstance(found, str)
+        and 0 < len(found) <= MAX_NAME_CHARACTERS
+        and not any("\ud800" <= letter <= "\udfff" for letter in found)
+    )
 
 
 def _is_role(found: Any) -> bool:
-    """A role ends at the colon before the name in its queue's key: one with a colon would reach the queues of other channels."""
+    """A role ends at the colon before the name in its queue's key: one with a colon would reach the
+    queues of other channels.
+    """
     return _is_name(found) and ":" not in found
 
 

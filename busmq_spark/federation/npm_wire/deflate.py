@@ -1,8 +1,9 @@
 """Compressed messages (permessage-deflate, RFC 7692), as npm busmq sends them.
 
-Windows of 4 KiB and the fastest level: zlib takes 43 KiB for a connection, 71 KiB where the peer chooses its own window. A message is bounded by its
-length once it is read, so a kilobyte that stands for a megabyte is a message of a megabyte.
-A server takes messages as they come, and decompresses each in short steps once there is room.
+Windows of 4 KiB and the fastest level: zlib takes 43 KiB for a connection, 71 KiB where the peer
+chooses its own window. A message is bounded by its length once it is read, so a kilobyte that
+stands for a megabyte is a message of a megabyte. A server takes messages as they come, and
+decompresses each in short steps once there is room.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from websockets.exceptions import ProtocolError
-from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory, PerMessageDeflate, ServerPerMessageDeflateFactory
+from websockets.extensions.permessage_deflate import (
+    ClientPerMessageDeflateFactory,
+    PerMessageDeflate,
+    ServerPerMessageDeflateFactory,
+)
 from websockets.frames import Frame, Opcode
 
 MAX_RATIO = 1032
@@ -26,9 +31,11 @@ _COMPRESS_SETTINGS: dict[str, Any] = {"memLevel": 5, "level": 1}
 
 
 def client_deflate() -> ClientPerMessageDeflateFactory:
-    """What a client asks for; a server that does not know it goes without."""
+    """Return the client's offer of compression; a server that does not know it goes without."""
     return ClientPerMessageDeflateFactory(
-        server_max_window_bits=_WINDOW_BITS, client_max_window_bits=_WINDOW_BITS, compress_settings=_COMPRESS_SETTINGS
+        server_max_window_bits=_WINDOW_BITS,
+        client_max_window_bits=_WINDOW_BITS,
+        compress_settings=_COMPRESS_SETTINGS,
     )
 
 
@@ -40,7 +47,8 @@ class LazyDeflate(PerMessageDeflate):
         self.received: deque[tuple[bool, bool]] = deque()
         """For each message whose first frame has come: whether it is compressed, and a text."""
 
-    def decode(self, frame: Frame, *, max_size: int | None = None) -> Frame:  # noqa: ARG002  # a part of the interface
+    # A part of the interface
+    def decode(self, frame: Frame, *, max_size: int | None = None) -> Frame:  # noqa: ARG002
         """Take a frame as it is."""
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
             self.received.append((frame.rsv1, frame.opcode is Opcode.TEXT))
@@ -79,5 +87,9 @@ class _LazyDeflateFactory(ServerPerMessageDeflateFactory):
 
 
 def server_deflate() -> ServerPerMessageDeflateFactory:
-    """What a server agrees to with a client that asks."""
-    return _LazyDeflateFactory(server_max_window_bits=_WINDOW_BITS, client_max_window_bits=_WINDOW_BITS, compress_settings=_COMPRESS_SETTINGS)
+    """Return the server's answer to a client that offers compression."""
+    return _LazyDeflateFactory(
+        server_max_window_bits=_WINDOW_BITS,
+        client_max_window_bits=_WINDOW_BITS,
+        compress_settings=_COMPRESS_SETTINGS,
+    )

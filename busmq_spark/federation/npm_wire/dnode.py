@@ -1,8 +1,11 @@
 """The lines of remote calls, and the functions that travel in them as numbers (protocol 5.5).
 
-Rule 1. A line is one JSON object and a line feed. Nothing a peer sends raises anything but WireFormatError.
-Rule 2. Each side numbers the functions it passes on from 0 upwards, per channel, and never uses a number twice.
-Rule 3. A client's call carries all its arguments in one object keyed by place; whatever else is invoked gets a plain list.
+Rule 1. A line is one JSON object and a line feed. Nothing a peer sends raises anything but
+        WireFormatError.
+Rule 2. Each side numbers the functions it passes on from 0 upwards, per channel, and never uses a
+        number twice.
+Rule 3. A client's call carries all its arguments in one object keyed by place; whatever else is
+        invoked gets a plain list.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from busmq_spark.federation.npm_wire.json_steps import decode_steps, text_pieces
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_DEPTH, LINE_DEPTH = 100, 3
-"""Deepest nesting of a line, and how much of it is the line's own: far below Python's limit of recursion, so that what was read can be walked
-and written again."""
+"""Deepest nesting of a line, and how much of it is the line's own: far below Python's limit of
+recursion, so that what was read can be walked and written again.
+"""
 MAX_FUNCTIONS = 10_000
 MAX_CALLBACKS_PER_LINE = 1000
 """Most functions in one line; npm busmq sends one or two."""
@@ -43,7 +47,9 @@ class DnodeCallbackRef:
 
 @dataclass(frozen=True, slots=True)
 class DnodeMessage:
-    """One call, word by word as it travels: ``arguments`` hold ``[Function]`` where ``callbacks`` says which one belongs there."""
+    """A call, word by word as it travels: ``arguments`` hold ``[Function]`` where ``callbacks``
+    names the function.
+    """
 
     method: int | str
     arguments: list[Any]
@@ -51,30 +57,44 @@ class DnodeMessage:
     links: tuple[tuple[ValuePath, ValuePath], ...] = ()
 
     def encode(self) -> bytes:
-        """The bytes, byte by byte those of Node. Raises WireFormatError for what JSON cannot express."""
+        """The bytes, byte by byte those of Node. Raises WireFormatError for what JSON cannot
+        express.
+        """
         members: dict[str, Any] = {"method": self.method, "arguments": self.arguments}
         if self.method != "cull":
-            members |= {"callbacks": self.callbacks, "links": [{"from": from_, "to": to} for from_, to in self.links]}
+            members |= {
+                "callbacks": self.callbacks,
+                "links": [{"from": from_, "to": to} for from_, to in self.links],
+            }
         return encode_json(members) + b"\n"
 
     @classmethod
     def decode(cls, line: bytes, depth: int = MAX_DEPTH) -> DnodeMessage:
-        """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at most MAX_DEPTH. Raises WireFormatError."""
+        """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at
+        most MAX_DEPTH. Raises WireFormatError.
+        """
         return cls._from_members(decode_json(line, "a line", min(depth + LINE_DEPTH, MAX_DEPTH)))
 
     @classmethod
-    def decode_steps(cls, line: bytes, depth: int = MAX_DEPTH) -> Generator[None, None, DnodeMessage]:
-        """As ``decode``, in short steps: for a line that takes long."""
+    def decode_steps(
+        cls, line: bytes, depth: int = MAX_DEPTH
+    ) -> Generator[None, None, DnodeMessage]:
+        """Decode like ``decode``, in short steps: for a line that takes long."""
         try:
             members = yield from decode_steps(line, min(depth + LINE_DEPTH, MAX_DEPTH))
         except ValueError as error:
-            raise WireFormatError(found=f"a line of {len(line)} bytes that is no JSON ({error})", expected="compact JSON in UTF-8") from None
+            raise WireFormatError(
+                found=f"a line of {len(line)} bytes that is no JSON ({error})",
+                expected="compact JSON in UTF-8",
+            ) from None
         return cls._from_members(members)
 
     @classmethod
     def _from_members(cls, members: Any) -> DnodeMessage:
         if not isinstance(members, dict):
-            raise WireFormatError(found="a line that is no object", expected="method, arguments, callbacks and links")
+            raise WireFormatError(
+                found="a line that is no object", expected="method, arguments, callbacks and links"
+            )
         return cls(
             _check_method(members.get("method")),
             _check_list(members.get("arguments"), "arguments"),
@@ -83,23 +103,38 @@ class DnodeMessage:
         )
 
     def values(self) -> list[Any]:
-        """The arguments with a DnodeCallbackRef in the place of each function. Raises WireFormatError when a path leads nowhere.
+        """The arguments with a DnodeCallbackRef in the place of each function. Raises
+        WireFormatError when a path leads nowhere.
 
-        Of a circular value the place where it would begin anew keeps the text ``[Circular]``: no message can be circular.
+        Of a circular value the place where it would begin anew keeps the text ``[Circular]``: no
+        message can be circular.
         """
-        return _place_callbacks(self.arguments, self.callbacks) if self.callbacks else self.arguments
+        return (
+            _place_callbacks(self.arguments, self.callbacks) if self.callbacks else self.arguments
+        )
 
     def call_values(self) -> list[Any]:
-        """The arguments of a client's call: those of its object in the order of their places, gaps ignored."""
+        """The arguments of a client's call: those of its object in the order of their places, gaps
+        ignored.
+        """
         values = self.values()
         if not values:
             return []
         given = values[0]
         if isinstance(given, list):
             return given
-        if not isinstance(given, dict) or not all(place.isdecimal() and place.isascii() and len(place) < 5 for place in given):
-            raise WireFormatError(found="a call whose arguments are not in one object", expected='places as keys: {"0":…,"1":…}')
-        return list(given.values()) if len(given) < 2 else [given[place] for place in sorted(given, key=int)]
+        if not isinstance(given, dict) or not all(
+            place.isdecimal() and place.isascii() and len(place) < 5 for place in given
+        ):
+            raise WireFormatError(
+                found="a call whose arguments are not in one object",
+                expected='places as keys: {"0":…,"1":…}',
+            )
+        return (
+            list(given.values())
+            if len(given) < 2
+            else [given[place] for place in sorted(given, key=int)]
+        )
 
 
 class DnodeCallbacks:
@@ -115,15 +150,22 @@ class DnodeCallbacks:
         return len(self._by_id)
 
     def get(self, id: int) -> Callable[..., Any] | None:
-        """The function with this number; None when there never was one, or it is forgotten."""
+        """The function with this number; return None when there never was one, or it is
+        forgotten.
+        """
         return self._by_id.get(id)
 
     def register(self, function: Callable[..., Any], *, anew: bool = False) -> int:
-        """Its number: the one it has, unless ``anew``, else the next. Raises WireFormatError when too many are kept."""
+        """Its number: the one it has, unless ``anew``, else the next. Raises WireFormatError when
+        too many are kept.
+        """
         if not anew and (known := self._ids.get(function)) is not None:
             return known
         if len(self._by_id) >= self._most:
-            raise WireFormatError(found=f"more than {self._most} functions in use on one channel", expected="fewer: use the same function again")
+            raise WireFormatError(
+                found=f"more than {self._most} functions in use on one channel",
+                expected="fewer: use the same function again",
+            )
         id = self._next
         self._next += 1
         self._by_id[id] = function
@@ -138,9 +180,15 @@ class DnodeCallbacks:
 
 
 def methods_message(methods: Iterable[str]) -> DnodeMessage:
-    """What a server says after ``ready``: the methods get the numbers 0, 1, … in the order in which they were asked for."""
+    """Return the server's message after ``ready``: the methods get the numbers 0, 1, … in the order
+    of the client's list.
+    """
     names = list(methods)
-    return DnodeMessage("methods", [dict.fromkeys(names, "[Function]")], {str(id): ("0", name) for id, name in enumerate(names)})
+    return DnodeMessage(
+        "methods",
+        [dict.fromkeys(names, "[Function]")],
+        {str(id): ("0", name) for id, name in enumerate(names)},
+    )
 
 
 def invocation_line(id: int, tail: bytes) -> bytes:
@@ -149,11 +197,18 @@ def invocation_line(id: int, tail: bytes) -> bytes:
 
 
 def message_tail(text: str, number: int) -> bytes:
-    """The tail of an invocation with a text and a number: the shortest way, since each message of a queue takes it."""
-    return b',"arguments":[%b,%d],"callbacks":{},"links":[]}\n' % (encode_utf8(quoted(text)), number)
+    """The tail of an invocation with a text and a number: the shortest way, since each message of a
+    queue takes it.
+    """
+    return b',"arguments":[%b,%d],"callbacks":{},"links":[]}\n' % (
+        encode_utf8(quoted(text)),
+        number,
+    )
 
 
-def message_tail_steps(value: bytes, number: int | None, most: int) -> Generator[None, None, bytes | int]:
+def message_tail_steps(
+    value: bytes, number: int | None, most: int
+) -> Generator[None, None, bytes | int]:
     """The tail of an invocation with a message, and its number if it has one, in short steps.
 
     Return its length instead when that is more than ``most``.
@@ -172,7 +227,9 @@ def message_tail_steps(value: bytes, number: int | None, most: int) -> Generator
 
 
 def invocation_tail(arguments: Iterable[Any]) -> bytes:
-    """The tail of an invocation with plain arguments, functions not among them. Raises WireFormatError."""
+    """The tail of an invocation with plain arguments, functions not among them. Raises
+    WireFormatError.
+    """
     return call_message(0, arguments, DnodeCallbacks(0)).encode()[len(b'{"method":0') :]
 
 
@@ -191,7 +248,9 @@ class LineBuffer:
         """Bytes of a line that is not complete yet."""
 
     def feed(self, body: bytes) -> Iterator[bytes]:
-        """The lines that are complete now, one by one, without those that are empty; the rest waits for more."""
+        """The lines that are complete now, one by one, without those that are empty; the rest waits
+        for more.
+        """
         start = 0
         while (end := body.find(b"\n", start)) >= 0:
             line = body[start:end]
@@ -203,7 +262,8 @@ class LineBuffer:
                 yield complete
                 start = end + 1
             else:
-                start = EMPTY_LINES.match(body, end).end()  # type: ignore[union-attr]  # there is one at least
+                # There is one at least
+                start = EMPTY_LINES.match(body, end).end()  # type: ignore[union-attr]
         if rest := body[start:]:
             self.partial_bytes += len(rest)
             self._check_line_size(self.partial_bytes)
@@ -213,31 +273,47 @@ class LineBuffer:
 
     def _check_line_size(self, size: int) -> None:
         if size > self._most:
-            raise WireFormatError(found=f"a line of more than {self._most} bytes", expected="a shorter one")
+            raise WireFormatError(
+                found=f"a line of more than {self._most} bytes", expected="a shorter one"
+            )
 
 
-# -- JSON as Node writes it ------------------------------------------------------------------------------------------------------------------
+# -- JSON as Node writes it ------------------------------------------------------------------------
 
 
 def encode_json(value: Any) -> bytes:
-    """Compact, in the order of insertion, characters as they are; half a surrogate pair as ``\\udxxx``. Raises WireFormatError."""
+    """Compact, in the order of insertion, characters as they are; half a surrogate pair as
+    ``\\udxxx``. Raises WireFormatError.
+    """
     try:
         return encode_utf8(_ENCODER.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise WireFormatError(found=f"a value that is no JSON ({error})", expected="what JSON can express") from None
+        raise WireFormatError(
+            found=f"a value that is no JSON ({error})", expected="what JSON can express"
+        ) from None
 
 
 def decode_json(data: bytes, what: str, depth: int = MAX_DEPTH) -> Any:
-    """What the text says. Raises WireFormatError for bad UTF-8, bad JSON, NaN and the like, and for deeper nesting."""
+    """Decode JSON text. Raises WireFormatError for bad UTF-8, bad JSON, NaN and the like, and for
+    deeper nesting.
+    """
     if has_too_many_values(data):
-        raise WireFormatError(found=f"{what} of {len(data)} bytes with more than {MAX_JSON_VALUES} values", expected="fewer")
+        raise WireFormatError(
+            found=f"{what} of {len(data)} bytes with more than {MAX_JSON_VALUES} values",
+            expected="fewer",
+        )
     try:
         value = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
-        raise WireFormatError(found=f"{what} of {len(data)} bytes that is no JSON ({reason})", expected="compact JSON in UTF-8") from None
+        raise WireFormatError(
+            found=f"{what} of {len(data)} bytes that is no JSON ({reason})",
+            expected="compact JSON in UTF-8",
+        ) from None
     if data.count(b"[") + data.count(b"{") > depth and _nesting_depth(value) > depth:
-        raise WireFormatError(found=f"{what} that is nested more than {depth} deep", expected="a flatter one")
+        raise WireFormatError(
+            found=f"{what} that is nested more than {depth} deep", expected="a flatter one"
+        )
     return value
 
 
@@ -250,7 +326,9 @@ def encode_utf8(text: str) -> bytes:
 
 
 class _StrictDecoder(json.JSONDecoder):
-    """JSON without NaN and the like. It can be pickled by value with the package, which the state of a decoder in C cannot."""
+    """JSON without NaN and the like. It can be pickled by value with the package, which the state
+    of a decoder in C cannot.
+    """
 
     def __init__(self) -> None:
         super().__init__(parse_constant=refuse_constant)
@@ -265,15 +343,17 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 
 def _nesting_depth(value: Any) -> int:
-    """How deep the lists and objects are nested, found without recursion."""
+    """Return the depth of nested lists and objects, found without recursion."""
     depth, level = 0, [value]
     while level := [part for part in level if isinstance(part, list | dict)]:
         depth += 1
-        level = [inner for part in level for inner in (part.values() if isinstance(part, dict) else part)]
+        level = [
+            inner for part in level for inner in (part.values() if isinstance(part, dict) else part)
+        ]
     return depth
 
 
-# -- the members of a line -------------------------------------------------------------------------------------------------------------------
+# -- the members of a line -------------------------------------------------------------------------
 
 
 def _check_method(found: Any) -> int | str:
@@ -281,7 +361,10 @@ def _check_method(found: Any) -> int | str:
         return found
     if isinstance(found, str) and found not in UNSAFE_KEYS:
         return found
-    raise WireFormatError(found="a line whose method is neither a number nor a name", expected="the number of a function")
+    raise WireFormatError(
+        found="a line whose method is neither a number nor a name",
+        expected="the number of a function",
+    )
 
 
 def _check_list(found: Any, what: str) -> list[Any]:
@@ -294,9 +377,14 @@ def _decode_callbacks(found: Any) -> dict[str, ValuePath]:
     if found is None or found == {}:
         return {}
     if not isinstance(found, dict):
-        raise WireFormatError(found="a line whose callbacks are no object", expected="numbers with their paths")
+        raise WireFormatError(
+            found="a line whose callbacks are no object", expected="numbers with their paths"
+        )
     if len(found) > MAX_CALLBACKS_PER_LINE:
-        raise WireFormatError(found=f"a line with {len(found)} functions", expected=f"at most {MAX_CALLBACKS_PER_LINE}")
+        raise WireFormatError(
+            found=f"a line with {len(found)} functions",
+            expected=f"at most {MAX_CALLBACKS_PER_LINE}",
+        )
     return {_check_callback_number(id): _decode_path(path) for id, path in found.items()}
 
 
@@ -316,12 +404,19 @@ def _check_callback_number(id: str) -> str:
 
 
 def _decode_path(found: Any) -> ValuePath:
-    if not isinstance(found, list) or not 0 < len(found) <= MAX_DEPTH or not all(isinstance(step, str) for step in found) or UNSAFE_KEYS & {*found}:
-        raise WireFormatError(found="a path that is no list of names", expected='steps as text: ["0","1"]')
+    if (
+        not isinstance(found, list)
+        or not 0 < len(found) <= MAX_DEPTH
+        or not all(isinstance(step, str) for step in found)
+        or UNSAFE_KEYS & {*found}
+    ):
+        raise WireFormatError(
+            found="a path that is no list of names", expected='steps as text: ["0","1"]'
+        )
     return tuple(found)
 
 
-# -- functions in their places ---------------------------------------------------------------------------------------------------------------
+# -- functions in their places ---------------------------------------------------------------------
 
 
 def _place_callbacks(arguments: list[Any], callbacks: Mapping[str, ValuePath]) -> list[Any]:
@@ -347,14 +442,22 @@ def _index_or_key(whole: Any, step: str) -> Any:
 def _item_at(whole: Any, step: str) -> Any:
     if isinstance(whole, dict) and step in whole:
         return whole[step]
-    # As JavaScript writes it: "00" is another path to the same list, which would be copied once for each.
+    # The spelling of JavaScript: "00" is another path to the same list, which would be copied once
+    # for each.
     if isinstance(whole, list) and ARRAY_INDEX.fullmatch(step) and int(step) < len(whole):
         return whole[int(step)]
-    raise WireFormatError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
+    raise WireFormatError(
+        found="a path to a function that leads nowhere",
+        expected="a path to a place in the arguments",
+    )
 
 
-def call_message(method: int | str, arguments: Iterable[Any], functions: DnodeCallbacks) -> DnodeMessage:
-    """The line that invokes a peer's function with ``arguments``: a plain list, functions in it registered."""
+def call_message(
+    method: int | str, arguments: Iterable[Any], functions: DnodeCallbacks
+) -> DnodeMessage:
+    """The line that invokes a peer's function with ``arguments``: a plain list, functions in it
+    registered.
+    """
     callbacks: dict[str, ValuePath] = {}
     links: list[tuple[ValuePath, ValuePath]] = []
 
@@ -365,7 +468,9 @@ def call_message(method: int | str, arguments: Iterable[Any], functions: DnodeCa
                 return "[Circular]"
             inner = {**above, id(value): path}
             if isinstance(value, dict):
-                return {str(name): walk(part, (*path, str(name)), inner) for name, part in value.items()}
+                return {
+                    str(name): walk(part, (*path, str(name)), inner) for name, part in value.items()
+                }
             return [walk(part, (*path, str(place)), inner) for place, part in enumerate(value)]
         if callable(value):
             number = functions.register(value)
@@ -378,5 +483,12 @@ def call_message(method: int | str, arguments: Iterable[Any], functions: DnodeCa
     try:
         packed = walk(list(arguments), (), {})
     except RecursionError:
-        raise WireFormatError(found="arguments nested too deeply", expected=f"at most {MAX_DEPTH} levels") from None
-    return DnodeMessage(method, packed, dict(sorted(callbacks.items(), key=lambda entry: int(entry[0]))), tuple(links))
+        raise WireFormatError(
+            found="arguments nested too deeply", expected=f"at most {MAX_DEPTH} levels"
+        ) from None
+    return DnodeMessage(
+        method,
+        packed,
+        dict(sorted(callbacks.items(), key=lambda entry: int(entry[0]))),
+        tuple(links),
+    )

@@ -50,7 +50,8 @@ def decode_steps(text: bytes, depth: int) -> Steps:
         if tokens >= TOKENS_PER_STEP or at >= pause_at:
             tokens, pause_at = 0, at + PIECE_BYTES
             yield
-        while (stop := _BLANKS.match(text, at).end()) > at:  # type: ignore[union-attr]  # also nothing matches
+        # Also nothing matches
+        while (stop := _BLANKS.match(text, at).end()) > at:  # type: ignore[union-attr]
             at = stop
             yield
         if at == len(text):
@@ -146,7 +147,8 @@ def _long_string(text: bytes, at: int) -> Generator[None, None, tuple[str, int]]
         if text.find(b"\\", at, limit if quote < 0 else quote) < 0:
             stop = limit if quote < 0 else quote
         else:
-            stop = _STRING_PIECE.match(text, at, limit).end()  # type: ignore[union-attr]  # also nothing matches
+            # Also nothing matches
+            stop = _STRING_PIECE.match(text, at, limit).end()  # type: ignore[union-attr]
         is_last = text[stop : stop + 1] == b'"'
         while not is_last and stop > at and text[stop : stop + 1] and text[stop] & 0xC0 == 0x80:
             stop -= 1  # a character is not cut
@@ -167,6 +169,8 @@ def text_pieces(value: bytes) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     yield b'"'
     for start in range(0, len(value), PIECE_BYTES):
-        piece = decoder.decode(value[start : start + PIECE_BYTES], start + PIECE_BYTES >= len(value))
+        piece = decoder.decode(
+            value[start : start + PIECE_BYTES], start + PIECE_BYTES >= len(value)
+        )
         yield quoted(piece)[1:-1].encode()
     yield b'"'

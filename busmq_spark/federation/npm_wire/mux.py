@@ -13,7 +13,9 @@ DATA_PACKET, CLOSE_PACKET = ord("1"), ord("2")
 
 @dataclass(frozen=True, slots=True)
 class MuxPacket:
-    """Sixteen ASCII characters of channel id, one digit, the body. Without a body (None) it closes the channel."""
+    """Sixteen ASCII characters of channel id, one digit, the body. Without a body (None) it closes
+    the channel.
+    """
 
     channel: str
     body: bytes | None
@@ -26,15 +28,28 @@ class MuxPacket:
 
     @classmethod
     def decode(cls, message: bytes) -> MuxPacket:
-        """Read one web socket message. Raises WireFormatError; what a close packet carries after its digit is ignored, as by Node."""
+        """Read one web socket message. Raises WireFormatError; a close packet's bytes after its
+        digit are ignored, as by Node.
+        """
         head = message[:CHANNEL_ID_BYTES]
-        if len(message) < PACKET_HEAD_BYTES or not head.isascii() or not head.decode("ascii").isprintable():
-            raise WireFormatError(found=f"a packet of {len(message)} bytes without a channel id", expected="16 ASCII characters, then 1 or 2")
+        if (
+            len(message) < PACKET_HEAD_BYTES
+            or not head.isascii()
+            or not head.decode("ascii").isprintable()
+        ):
+            raise WireFormatError(
+                found=f"a packet of {len(message)} bytes without a channel id",
+                expected="16 ASCII characters, then 1 or 2",
+            )
         channel, kind = head.decode("ascii"), message[CHANNEL_ID_BYTES]
         if kind == CLOSE_PACKET:
             return cls(channel, None)
         if kind != DATA_PACKET:
-            raise WireFormatError(found=f"a packet of type {bytes([kind])!r}", expected="1 (data) or 2 (close)")
+            raise WireFormatError(
+                found=f"a packet of type {bytes([kind])!r}", expected="1 (data) or 2 (close)"
+            )
         if len(message) == PACKET_HEAD_BYTES:
-            raise WireFormatError(found="a data packet without a body", expected="at least one byte")
+            raise WireFormatError(
+                found="a data packet without a body", expected="at least one byte"
+            )
         return cls(channel, message[PACKET_HEAD_BYTES:])

@@ -1,9 +1,12 @@
-"""One web socket that speaks busmq's protocol: its channels, and how much of the peer is in work at once (protocol 5.2 to 5.5).
+"""A web socket that speaks busmq's protocol: its channels, and the peer's work under way (protocol
+5.2 to 5.5).
 
-Rule 1. A bad packet ends the web socket, a bad creation message or line ends its channel, a call that fails is answered. Nothing ends the server.
-Rule 2. What has been taken from the socket and not worked off is counted; above the limits nothing more is read: TCP slows the peer down.
-        What is held for the peers of one secret together is counted by its quota, which stops reading (gate/per_secret_quotas.py).
-Rule 3. When a channel or the socket ends, its object is detached, whatever it was doing.
+Rule 1. A bad packet ends the web socket, a bad creation message or line ends its channel, a call
+        that fails is answered. Nothing ends the server.
+Rule 2. Bytes taken from the socket and not worked off are counted; above the limits nothing more is
+        read: TCP slows the peer down. The quota of a secret counts the bytes held for all its
+        peers, and stops reading (gate/per_secret_quotas.py).
+Rule 3. If a channel or the socket ends, its object is detached, whatever it was doing.
 """
 
 from __future__ import annotations
@@ -34,9 +37,13 @@ if TYPE_CHECKING:
 MAX_ANSWERS_READ_AT_ONCE = 4
 """Answers read from Redis at once for one peer; each may be as large as the largest message."""
 REFUSED_CHANNEL_PAUSE_S = 0.1
-"""Seconds without reading after a channel beyond the limit was refused: npm clients retry at once."""
+"""Seconds without reading after a channel beyond the limit was refused: npm clients retry at
+once.
+"""
 MAX_REMEMBERED_CLOSED_CHANNELS = 10_000
-"""How many closed channels are remembered: what still comes for them is no new channel."""
+"""The number of closed channels that are remembered: a packet for one of them opens no new
+channel.
+"""
 PROTOCOL_ERROR_CLOSE_CODE = 1002
 T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
@@ -45,14 +52,25 @@ log = logging.getLogger("busmq_spark")
 class NpmProtocolServerConnection:
     """From an accepted handshake to the end of the socket."""
 
-    def __init__(self, socket: LimitedServerConnection, identity: Identity, bus: Bus, limits: PeerLimits, quota: PerSecretQuota) -> None:
+    def __init__(
+        self,
+        socket: LimitedServerConnection,
+        identity: Identity,
+        bus: Bus,
+        limits: PeerLimits,
+        quota: PerSecretQuota,
+    ) -> None:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
         self._worked, self.quota = asyncio.Event(), quota
         most = limits.in_flight_bytes + 2 * limits.message_bytes
         high = min(MAX_WAITING_BYTES, limits.in_flight_bytes)
-        self.send_buffer = PeerSendBuffer(socket.send, high, most, self._worked.set, quota.count_bytes)
+        self.send_buffer = PeerSendBuffer(
+            socket.send, high, most, self._worked.set, quota.count_bytes
+        )
         self.taken = ByteBudget(limits.in_flight_bytes)
-        """Bytes of messages that were taken from Redis for its objects, and do not wait to be sent yet."""
+        """Bytes of messages that were taken from Redis for its objects, and do not wait to be sent
+        yet.
+        """
         self._sessions: dict[str, ObjectSession] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._partial_bytes = 0
@@ -66,7 +84,7 @@ class NpmProtocolServerConnection:
 
     @property
     def channel_count(self) -> int:
-        """How many objects it has."""
+        """Return the number of its objects."""
         return len(self._sessions)
 
     async def serve(self) -> None:
@@ -95,13 +113,15 @@ class NpmProtocolServerConnection:
             await self._end_all_sessions()
 
     async def detach_objects(self) -> None:
-        """Execute nothing more, detach every object, and wait until the peer has been sent what was taken for it."""
+        """Execute nothing more, detach every object, and wait until the peer has been sent what was
+        taken for it.
+        """
         self._leaving = True
         for session in self._sessions.values():
             session.stop()
         await wait_at_most(self.limits.close_s / 2, self.send_buffer.wait_sent)
         if self.send_buffer.waiting:
-            self.abort()  # what the peer has not taken goes back to its place
+            self.abort()  # messages that the peer has not taken go back to their places
         await self._end_all_sessions()
 
     def abort(self) -> None:
@@ -110,7 +130,7 @@ class NpmProtocolServerConnection:
         self._socket.transport.abort()
 
     def send(self, channel: str, body: bytes, on_sent: Callable[[], None] | None = None) -> None:
-        """One packet of data; ``on_sent`` is called once it was sent to the peer."""
+        """Send a packet of data; ``on_sent`` is called once it was sent to the peer."""
         self.send_buffer.put(b"%b1%b" % (channel.encode("ascii"), body), on_sent)
 
     def close_channel(self, channel: str) -> None:
@@ -119,7 +139,7 @@ class NpmProtocolServerConnection:
             self.send_buffer.put(MuxPacket(channel, None).encode())
             self._end_session(channel)
 
-    # -- what is in work --------------------------------------------------------------------------------------------------------------------
+    # -- what is in work ---------------------------------------------------------------------------
 
     def count_begun_call(self, size: int) -> None:
         """A call of ``size`` bytes is begun."""
@@ -135,16 +155,23 @@ class NpmProtocolServerConnection:
         self._worked.set()
 
     def add_partial_bytes(self, size: int) -> None:
-        """So many bytes more belong to lines that are not complete. Raises WireFormatError when they are too many: they would wait for ever."""
+        """So many bytes more belong to lines that are not complete. Raises WireFormatError when
+        they are too many: they would wait for ever.
+        """
         self._partial_bytes += size
         self.quota.count_bytes(size)
         self._socket.unfinished_line_bytes += size
         if size > 0 and self._partial_bytes > self.limits.message_bytes:
-            raise WireFormatError(found=f"{self._partial_bytes} bytes of lines that do not end", expected="each line in one packet")
+            raise WireFormatError(
+                found=f"{self._partial_bytes} bytes of lines that do not end",
+                expected="each line in one packet",
+            )
 
     @asynccontextmanager
     async def large_answer(self) -> AsyncIterator[None]:
-        """For calls whose answer may be much longer than they are: a few at once, and only while there is room to send it."""
+        """For calls whose answer may be much longer than they are: a few at once, and only while
+        there is room to send it.
+        """
         async with self._answers:
             await self.send_buffer.wait_room()
             await self.quota.reserve(size := self.limits.message_bytes)
@@ -154,7 +181,9 @@ class NpmProtocolServerConnection:
                 self.quota.replace_reservation(size, 0)
 
     async def wait_for_turn(self) -> None:
-        """Returns when the next line may be executed: at once, unless too much is in work or its secret's turn is over."""
+        """Returns when the next line may be executed: at once, unless too much is in work or its
+        secret's turn is over.
+        """
         if self._over_limits:
             await self._wait_below_limits()
         await self.quota.turns.wait()
@@ -176,17 +205,22 @@ class NpmProtocolServerConnection:
     @property
     def _over_limits(self) -> bool:
         limits = self.limits
-        return self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
+        return (
+            self._messages >= limits.in_flight_messages
+            or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
+        )
 
     async def _wait_below_limits(self) -> None:
         while self._over_limits and not self._gone:
             self._worked.clear()
             await self._worked.wait()
 
-    # -- packets ----------------------------------------------------------------------------------------------------------------------------
+    # -- packets -----------------------------------------------------------------------------------
 
     async def _handle_message(self, message: str | bytes) -> None:
-        packet = MuxPacket.decode(message.encode() if isinstance(message, str) else message)  # text is bytes to Node's server
+        packet = MuxPacket.decode(
+            message.encode() if isinstance(message, str) else message
+        )  # text is bytes to Node's server
         if packet.body is None:
             self._end_session(packet.channel)
             return
@@ -195,7 +229,10 @@ class NpmProtocolServerConnection:
             if packet.channel in self._closed:
                 return
             most = self.limits.channels_per_secret
-            if len(self._sessions) + len(self._ending) >= self.limits.channels_per_socket or self.quota.channels >= most:
+            if (
+                len(self._sessions) + len(self._ending) >= self.limits.channels_per_socket
+                or self.quota.channels >= most
+            ):
                 await self._refuse_channel(packet.channel)
                 return
             self.quota.channels += 1
@@ -204,12 +241,16 @@ class NpmProtocolServerConnection:
 
     async def _refuse_channel(self, channel: str) -> None:
         found = len(self._sessions), self.quota.channels
-        log.warning("federation: %s has %d channels on one socket, %d in all; a further one is refused", self.identity.name, *found)
+        log.warning(
+            "federation: %s has %d channels on one socket, %d in all; a further one is refused",
+            self.identity.name,
+            *found,
+        )
         self.send_buffer.put(MuxPacket(channel, None).encode())
         self._remember_closed(channel)
         await asyncio.sleep(REFUSED_CHANNEL_PAUSE_S)
 
-    # -- ending -----------------------------------------------------------------------------------------------------------------------------
+    # -- ending ------------------------------------------------------------------------------------
 
     def _end_session(self, channel: str) -> None:
         """The channel is closed; its object detaches on its own time."""

@@ -1,8 +1,12 @@
-"""One channel of a connection: its object, its calls in order, and the functions of the peer (protocol 5.4, 5.5).
+"""A channel of a connection: its object, its calls in order, and the functions of the peer
+(protocol 5.4, 5.5).
 
-Rule 1. Calls are executed in the order in which they came. A call that takes its time holds up those after it; pushes do not take any.
-Rule 2. What is called by name or number is looked up in the table of its object; nothing else can be reached.
-Rule 3. A peer that calls a method without the right gets the error in its callback, if it gave one, else as an ``error`` event.
+Rule 1. Calls are executed in the order in which they came. A call that takes its time holds up
+        those after it; pushes do not take any.
+Rule 2. A name or number of a call is looked up in the table of its object; nothing else can be
+        reached.
+Rule 3. A peer that calls a method without the right gets the error in its callback, if it gave one,
+        else as an ``error`` event.
 """
 
 from __future__ import annotations
@@ -45,12 +49,18 @@ class ObjectSession:
 
     def __init__(self, connection: NpmProtocolServerConnection, channel: str) -> None:
         self.connection, self._channel = connection, channel
-        self.bus, self.identity, self.limits = connection.bus, connection.identity, connection.limits
+        self.bus, self.identity, self.limits = (
+            connection.bus,
+            connection.identity,
+            connection.limits,
+        )
         self.functions = DnodeCallbacks()
         self._object: ServedObject | None = None
         self._methods: tuple[str, ...] = ()
         self._lines = LineBuffer(connection.limits.message_bytes)
-        self._calls: deque[tuple[str, bytes]] = deque()  # as they came: read, they may take much more memory
+        self._calls: deque[tuple[str, bytes]] = (
+            deque()
+        )  # as they came: read, they may take much more memory
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._messages = self._bytes = self._partial_bytes = 0
@@ -59,7 +69,9 @@ class ObjectSession:
         self._open = True
 
     async def receive_packet(self, body: bytes) -> None:
-        """The body of one packet, line by line, as fast as there is room for what they ask. What cannot be read ends the channel."""
+        """The body of one packet, line by line, as fast as there is room for what they ask. A
+        packet that cannot be decoded ends the channel.
+        """
         try:
             if self._object is None:
                 self._create(ObjectCreationMessage.decode(body))
@@ -76,13 +88,18 @@ class ObjectSession:
                 self._set_partial_bytes(self._lines.partial_bytes)
         except WireFormatError as error:
             self._on_unreadable(error)
-        except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
+        # A fault of ours in one channel must not end the server
+        except Exception as error:  # noqa: BLE001
             self._on_defect(error)
 
     @property
     def is_open(self) -> bool:
-        """Whether what is sent to the peer is on its way to it; else nothing should be taken for it."""
-        return self._open and not (self.connection.send_buffer.closed or self.connection.send_buffer.flooded)
+        """Whether what is sent to the peer is on its way to it; else nothing should be taken for
+        it.
+        """
+        return self._open and not (
+            self.connection.send_buffer.closed or self.connection.send_buffer.flooded
+        )
 
     def close(self) -> None:
         """End the channel from our side."""
@@ -93,7 +110,8 @@ class ObjectSession:
         if self._open:
             self._open = False
             for task in self._tasks - {self._working}:
-                task.cancel()  # now: with one more step it would take a message without a peer to send it to
+                # Now: with one more step it would take a message without a peer to send it to
+                task.cancel()
             self._calls.clear()
             if self._object is not None:
                 self._object.forget_listeners()
@@ -101,7 +119,9 @@ class ObjectSession:
             self._set_partial_bytes(0)
 
     async def detach(self) -> None:
-        """Detach the object. While Redis is unreachable this waits as long as the bus retries: cut short, the object would stay attached."""
+        """Detach the object. While Redis is unreachable this waits as long as the bus retries: cut
+        short, the object would stay attached.
+        """
         self.stop()
         for task in tuple(self._tasks):
             task.cancel()
@@ -112,18 +132,24 @@ class ObjectSession:
         try:
             await self._object.detach_object()
         except BusError as error:
-            log.warning("federation: an object of %s could not be detached: %s", self.identity.name, error)
+            log.warning(
+                "federation: an object of %s could not be detached: %s", self.identity.name, error
+            )
 
-    # -- to the peer ------------------------------------------------------------------------------------------------------------------------
+    # -- to the peer -------------------------------------------------------------------------------
 
     def invoke(self, id: int, *arguments: Any) -> None:
-        """Call a function of the peer. Raises MessageRefused for what is longer than a message may be."""
+        """Call a function of the peer. Raises MessageRefused for what is longer than a message may
+        be.
+        """
         line = call_message(id, arguments, self.functions).encode()
         self._check_size(len(line))
         self.send(line)
 
     def invoke_all(self, ids: Iterable[int], *arguments: Any) -> None:
-        """As ``invoke``, for several functions of the peer; arguments are encoded once, and no functions."""
+        """Invoke several functions of the peer, like ``invoke``; arguments are encoded once, and no
+        functions.
+        """
         tail = invocation_tail(arguments)
         self._check_size(len(tail))
         for id in ids:
@@ -133,31 +159,42 @@ class ObjectSession:
 
     def _check_size(self, size: int) -> None:
         if size + PACKET_HEAD_BYTES > self.limits.message_bytes:
-            reason = f"it takes {size + PACKET_HEAD_BYTES} bytes on the wire; at most {self.limits.message_bytes} are allowed"
+            reason = (
+                f"it takes {size + PACKET_HEAD_BYTES} bytes on the wire; at most"
+                f" {self.limits.message_bytes} are allowed"
+            )
             raise MessageRefused(reason=reason)
 
     def send(self, line: bytes, on_sent: Callable[[], None] | None = None) -> None:
-        """One line, alone in its packet; ``on_sent`` is called once it was sent to the peer."""
+        """Send a line, alone in its packet; ``on_sent`` is called once it was sent to the peer."""
         if self._open:
             self.connection.send(self._channel, line, on_sent)
 
     def send_error(self, callback: DnodeCallbackRef | None, error: BusError) -> None:
-        """A call failed: send the error to its callback, or without one to the listeners of ``error``."""
+        """A call failed: send the error to its callback, or without one to the listeners of
+        ``error``.
+        """
         if not error_codec.is_shown_to_peers(error):
             log.warning("federation: %s", error)
         if callback is not None:
-            self.send(call_message(callback.id, [error_codec.error_to_wire(error)], self.functions).encode())
+            self.send(
+                call_message(
+                    callback.id, [error_codec.error_to_wire(error)], self.functions
+                ).encode()
+            )
         elif self._object is not None:
             self._object.emit("error", error_codec.error_event_text(error))
 
-    # -- tasks ------------------------------------------------------------------------------------------------------------------------------
+    # -- tasks -------------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
-        """Run ``work`` as long as the channel is open; what it raises ends the channel."""
+        """Run ``work`` as long as the channel is open; an error in it ends the channel."""
         task = asyncio.create_task(self._run_guarded(work), name=f"busmq: {what}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would complain
+        task.add_done_callback(
+            lambda _: work.close()
+        )  # cancelled before its first step, it would complain
         return task
 
     async def _run_guarded(self, work: Coroutine[Any, Any, None]) -> None:
@@ -167,7 +204,8 @@ class ObjectSession:
             self._on_unreadable(error)
         except BusError as error:
             self.send_error(None, error)
-        except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
+        # A fault of ours in one channel must not end the server
+        except Exception as error:  # noqa: BLE001
             self._on_defect(error)
 
     def _on_unreadable(self, error: WireFormatError) -> None:
@@ -175,10 +213,12 @@ class ObjectSession:
         self.close()
 
     def _on_defect(self, error: Exception) -> None:
-        log.error("federation: a channel of %s failed and is closed", self.identity.name, exc_info=error)
+        log.error(
+            "federation: a channel of %s failed and is closed", self.identity.name, exc_info=error
+        )
         self.close()
 
-    # -- what is in work --------------------------------------------------------------------------------------------------------------------
+    # -- what is in work ---------------------------------------------------------------------------
 
     def count_begun_call(self, size: int) -> None:
         """A call of so many bytes is in work."""
@@ -199,7 +239,7 @@ class ObjectSession:
             self._bytes -= size
             self.connection.count_finished_calls(1, size)
 
-    # -- from the peer ----------------------------------------------------------------------------------------------------------------------
+    # -- from the peer -----------------------------------------------------------------------------
 
     def _create(self, made: ObjectCreationMessage) -> None:
         self._methods = made.methods
@@ -211,7 +251,9 @@ class ObjectSession:
     async def _decode(self, line: bytes) -> DnodeMessage:
         """The call in a line, read in turns where that takes long."""
         if takes_long(line):
-            return await self.connection.work_in_turns(DnodeMessage.decode_steps(line, self.limits.depth))
+            return await self.connection.work_in_turns(
+                DnodeMessage.decode_steps(line, self.limits.depth)
+            )
         return DnodeMessage.decode(line, self.limits.depth)
 
     def _on_call(self, message: DnodeMessage, text: bytes) -> None:
@@ -267,7 +309,9 @@ class ObjectSession:
         callback = values.pop() if values and isinstance(values[-1], DnodeCallbackRef) else None
         try:
             method = self._object.allowed_method(name, values)
-            outcome: Coroutine[Any, Any, None] | None = method.handler(self._object, MethodCall(values, callback, size))
+            outcome: Coroutine[Any, Any, None] | None = method.handler(
+                self._object, MethodCall(values, callback, size)
+            )
         except WireFormatError:
             raise
         except BusError as error:
@@ -275,7 +319,9 @@ class ObjectSession:
             return None
         return None if outcome is None else self._await_outcome(outcome, callback)
 
-    async def _await_outcome(self, outcome: Coroutine[Any, Any, None], callback: DnodeCallbackRef | None) -> None:
+    async def _await_outcome(
+        self, outcome: Coroutine[Any, Any, None], callback: DnodeCallbackRef | None
+    ) -> None:
         try:
             await outcome
         except BusError as error:

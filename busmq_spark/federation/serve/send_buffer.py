@@ -1,9 +1,12 @@
-"""What waits to be sent to one peer.
+"""The packets that wait to be sent to one peer.
 
-Rule 1. Results of calls are put in at once, since their number is bounded by the calls in flight. A task that takes messages from the bus for the
-        peer waits for ``room`` first, so a peer that reads slowly is served slowly and costs no more than ``MAX_WAITING_BYTES`` and one message.
-Rule 2. What is put in at once can grow, too: one message goes to each of many listeners. Beyond ``most`` the peer is given up, and nothing is kept.
-Rule 3. Once closed nothing is sent and nothing waits: what waited for room, or for a packet to be sent, learns that this will never be.
+Rule 1. Results of calls are put in at once, since their number is bounded by the calls in flight. A
+        task that takes messages from the bus for the peer waits for ``room`` first, so a peer that
+        reads slowly is served slowly and costs no more than ``MAX_WAITING_BYTES`` and one message.
+Rule 2. Packets put in at once can grow, too: one message goes to each of many listeners. Beyond
+        ``most`` the peer is given up, and nothing is kept.
+Rule 3. Once closed nothing is sent and nothing waits: what waited for room, or for a packet to be
+        sent, learns that this will never be.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ class PeerSendBuffer:
         self._sent.set()
 
     def put(self, packet: bytes, on_sent: Callable[[], None] | None = None) -> None:
-        """Send it after those before it; ``on_sent`` is called once it was sent to the peer, if it ever is."""
+        """Send it after those before it; ``on_sent`` is called once it was sent to the peer, if it
+        ever is.
+        """
         if self.flooded or self.closed:
             return
         if self.waiting + len(packet) > self._most:
@@ -62,7 +67,9 @@ class PeerSendBuffer:
         return self.waiting > self._high
 
     async def wait_room(self) -> bool:
-        """True when something more may be put: at once, without a step of the loop, when there is room. False when it is closed."""
+        """True when something more may be put: at once, without a step of the loop, when there is
+        room. False when it is closed.
+        """
         while self.is_full and not self.closed:
             await self._room.wait()
         return not self.closed
@@ -84,7 +91,7 @@ class PeerSendBuffer:
         await self._sent.wait()
 
     def close(self) -> None:
-        """The peer is gone: what waits for it is dropped."""
+        """Close: the peer is gone, so waiting packets are dropped."""
         self._count_bytes(-self.waiting)
         self.closed, self.waiting = True, 0
         self._packets.clear()

@@ -1,9 +1,11 @@
 """The federation server: a bus for peers that come by web socket (protocol chapter 5).
 
-    async with Bus(url) as bus, FederationServer(bus, Keyring.load("secrets.toml"), host="0.0.0.0", port=7001):
+    keyring = Keyring.load("secrets.toml")
+    async with Bus(url) as bus, FederationServer(bus, keyring, host="0.0.0.0", port=7001):
         await stopped.wait()
 
-Two protocols at one path, by subprotocol: busmq's own, and ``busmq.bulk.v1``. Beside it ``/healthz`` and ``/metrics``.
+Two protocols at one path, by subprotocol: busmq's own, and ``busmq.bulk.v1``. Beside it
+``/healthz`` and ``/metrics``.
 """
 
 from __future__ import annotations
@@ -46,10 +48,18 @@ from busmq_spark.federation.gate.handshake import (
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
-from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection, SocketLimiter, network_of
+from busmq_spark.federation.gate.socket_limiter import (
+    LimitedServerConnection,
+    SocketLimiter,
+    network_of,
+)
 from busmq_spark.federation.npm_wire.deflate import server_deflate
 from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
-from busmq_spark.federation.serve.memory_trim import MemoryTrimTrigger, map_large_blocks, trim_memory
+from busmq_spark.federation.serve.memory_trim import (
+    MemoryTrimTrigger,
+    map_large_blocks,
+    trim_memory,
+)
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 from busmq_spark.parsers import describe_stray_character
@@ -58,18 +68,21 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 MAX_PEER_CHECK_INTERVAL_S = 1.0
-SECRET_LABEL = "secret"  # noqa: S105  the name of a label
+SECRET_LABEL = "secret"  # noqa: S105  # the name of a label
 CUT_OFF_REASONS = ("slow", "silent", "expired", "flooded", "unfinished", "revoked")
 log = logging.getLogger("busmq_spark")
 
 
 class FederationServer:
-    """Serves the objects of an open bus, from entering to leaving ``async with``; leaving closes every socket and detaches every object.
+    """Serves the objects of an open bus, from entering to leaving ``async with``; leaving closes
+    every socket and detaches every object.
 
-    Without a keyring it listens on loopback only, and refuses web pages unless ``origins`` names them. ``path`` must match exactly.
-    ``audience``: the name that tokens must be signed for. ``metrics_secret``: the name of the secret whose holder sees the
-    names of secrets at /metrics; everybody else sees sums over them, and so do all without it.
-    ``compression``: peers of busmq's own protocol that ask for it send and get compressed messages, up to 71 KiB more for each connection.
+    Without a keyring it listens on loopback only, and refuses web pages unless ``origins`` names
+    them. ``path`` must match exactly. ``audience``: the name that tokens must be signed for.
+    ``metrics_secret``: the name of the secret whose holder sees the names of secrets at /metrics;
+    everybody else sees sums over them, and so do all without it. ``compression``: peers of busmq's
+    own protocol that ask for it send and get compressed messages, up to 71 KiB more for each
+    connection.
     """
 
     def __init__(  # noqa: PLR0913  # each is a setting of its own, with a default
@@ -91,20 +104,39 @@ class FederationServer:
     ) -> None:
         _check_arguments(host, port, path, keyring, limits)
         if keyring is None and not is_loopback(host):
-            raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
+            raise ConfigError(
+                reason=(
+                    f"a server at {host!r} needs a keyring: without one it listens on this machine"
+                    " only (127.0.0.1, ::1, localhost)"
+                )
+            )
         self._bus, self._host, self._port, self._tls = bus, host, port, tls
         self._limits, self._metrics = limits or PeerLimits(), metrics or Metrics()
-        self._policy = WebSocketHandshakePolicy(keyring, path, check_texts("origins", origins), audience)
+        self._policy = WebSocketHandshakePolicy(
+            keyring, path, check_texts("origins", origins), audience
+        )
         self._counts = ServerCounters(self._metrics)
-        self._proxies, self._compression = parse_networks(check_texts("proxies", proxies)), check_flag("compression", compression)
-        self._socket_limiter = SocketLimiter(self._limits, lambda: self._counts.refused.add(reason="busy"), tls, self._proxies)
+        self._proxies, self._compression = (
+            parse_networks(check_texts("proxies", proxies)),
+            check_flag("compression", compression),
+        )
+        self._socket_limiter = SocketLimiter(
+            self._limits, lambda: self._counts.refused.add(reason="busy"), tls, self._proxies
+        )
         if metrics_secret is not None and (keyring is None or metrics_secret not in keyring.names):
-            raise ConfigError(reason=f"the secret for /metrics is {metrics_secret!r}; expected the name of a secret of the server")
+            raise ConfigError(
+                reason=(
+                    f"the secret for /metrics is {metrics_secret!r}; expected the name of a secret"
+                    " of the server"
+                )
+            )
         self._metrics_secret = metrics_secret
         self._draining = False
         self._connections: set[NpmProtocolServerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._quotas = PerSecretQuotas(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
+        self._quotas = PerSecretQuotas(
+            self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names
+        )
         self._bulk = FederationBulkServer(bus.options, self._limits, self._metrics, self._quotas)
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -114,7 +146,12 @@ class FederationServer:
     async def __aenter__(self) -> Self:
         """Listen. Raises LinkLost when the address is taken or not ours."""
         if self._server is not None:
-            raise StateError(event="enter", what="this server", state="open already", remedy="Make another FederationServer for another scope")
+            raise StateError(
+                event="enter",
+                what="this server",
+                state="open already",
+                remedy="Make another FederationServer for another scope",
+            )
         limits = self._limits
         map_large_blocks()
         await self._bulk.__aenter__()
@@ -131,32 +168,54 @@ class FederationServer:
                 server_header=None,
                 open_timeout=limits.handshake_s,
                 ping_interval=limits.idle_s / 2,
-                ping_timeout=None,  # a pong waits behind what is on its way to us, and the ping behind what is for the peer: see _watching
+                # A pong waits for the bytes on their way to us, and the ping for the bytes to the
+                # peer: see _watching
+                ping_timeout=None,
                 close_timeout=limits.close_s,
                 max_size=limits.message_bytes,
                 backlog=limits.backlog,
-                max_queue=(2, 1),  # messages that are read and not taken: each may be as long as is allowed
+                max_queue=(
+                    2,
+                    1,
+                ),  # messages that are read and not taken: each may be as long as is allowed
                 logger=WIRE_LOG,
-                create_connection=cast(Any, self._socket_limiter.make_socket),  # anything that makes one
+                create_connection=cast(
+                    Any, self._socket_limiter.make_socket
+                ),  # anything that makes one
             )
         except OSError as error:
             await self._bulk.__aexit__(None, None, None)
             reason = error.strerror or str(error)
-            raise LinkLost(url=f"{self._host}:{self._port}", reason=f"the federation server cannot listen there ({reason})") from None
+            raise LinkLost(
+                url=f"{self._host}:{self._port}",
+                reason=f"the federation server cannot listen there ({reason})",
+            ) from None
         self._port = self._server.sockets[0].getsockname()[1]
-        self._watch = asyncio.create_task(self._watch_peers(), name="busmq: watching federation peers")
+        self._watch = asyncio.create_task(
+            self._watch_peers(), name="busmq: watching federation peers"
+        )
         if self._policy.keyring is not None:
             self._end_revoked_event_rows(self._policy.keyring, set())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Detach what peers had attached, send them what was taken for them, and close every socket with 1001 (going away)."""
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Detach what peers had attached, send them what was taken for them, and close every socket
+        with 1001 (going away).
+        """
         server = self._server
         assert server is not None
         assert self._watch is not None
         self._draining = True  # /readyz reports it, and new connections are refused
         try:
-            await asyncio.gather(wait_at_most(self._limits.drain_s, self._bulk.drain), wait_at_most(self._limits.close_s, self._detach_peers))
+            await asyncio.gather(
+                wait_at_most(self._limits.drain_s, self._bulk.drain),
+                wait_at_most(self._limits.close_s, self._detach_peers),
+            )
         finally:  # a stop that is cancelled leaves no server that listens
             self._watch.cancel()
             if self._revoking is not None:
@@ -173,19 +232,23 @@ class FederationServer:
         await asyncio.gather(*(connection.detach_objects() for connection in self._connections))
 
     async def _wait_until_closed(self, server: Server) -> None:
-        """Until all sockets are; peers that hold that up are left without detaching their objects."""
+        """Until all sockets are; peers that hold that up are left without detaching their
+        objects.
+        """
         try:
             async with asyncio.timeout(3 * self._limits.close_s):
                 await asyncio.shield(server.wait_closed())
         except TimeoutError:
-            log.warning("federation: %d peers are left without detaching their objects", len(self._tasks))
+            log.warning(
+                "federation: %d peers are left without detaching their objects", len(self._tasks)
+            )
             for task in tuple(self._tasks):
                 task.cancel()
             await server.wait_closed()
 
     @property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """Return the port, once it listens."""
         return self._port
 
     @property
@@ -196,11 +259,13 @@ class FederationServer:
 
     @property
     def metrics(self) -> Metrics:
-        """What it counts."""
+        """Return the metrics."""
         return self._metrics
 
     def reload(self, keyring: Keyring | None = None, tls: ssl.SSLContext | None = None) -> None:
-        """From now on these secrets and this certificate, each if it is given. Peers whose secret has gone or has other grants are cut off."""
+        """From now on these secrets and this certificate, each if it is given. Peers whose secret
+        has gone or has other grants are cut off.
+        """
         if tls is not None:
             self._socket_limiter.tls = tls
         if keyring is None:
@@ -213,22 +278,34 @@ class FederationServer:
                 self._cut_off(socket, "revoked", "has shown a secret that has changed,")
 
     def _end_revoked_event_rows(self, keyring: Keyring, gone: set[str]) -> None:
-        """Let no queue get events any more that a secret has lost the right to; ``gone`` are names of secrets that are no more."""
+        """Let no queue get events any more that a secret has lost the right to; ``gone`` are names
+        of secrets that are no more.
+        """
 
         async def end() -> None:
             try:
                 ended = await self._bus.end_revoked_event_rows(
-                    lambda owner, *row: owner.partition("~")[0] not in gone and keyring.may_keep_event_row(owner, *row)
+                    lambda owner, *row: (
+                        owner.partition("~")[0] not in gone
+                        and keyring.may_keep_event_row(owner, *row)
+                    )
                 )
             except BusError as error:
-                log.warning("federation: event subscriptions of secrets that have changed stay for now: %s", error)
+                log.warning(
+                    "federation: event subscriptions of secrets that have changed stay for now: %s",
+                    error,
+                )
             else:
                 if ended:
-                    log.warning("federation: %d event subscriptions ended, since their secrets have lost the right", ended)
+                    log.warning(
+                        "federation: %d event subscriptions ended, since their secrets have lost"
+                        " the right",
+                        ended,
+                    )
 
         self._revoking = asyncio.create_task(end(), name="busmq: ending event subscriptions")
 
-    # -- handshake --------------------------------------------------------------------------------------------------------------------------
+    # -- handshake ---------------------------------------------------------------------------------
 
     def _decide_request(self, socket: ServerConnection, request: Request) -> Response | None:
         found = page_path(request.path)
@@ -241,11 +318,18 @@ class FederationServer:
         if isinstance(decision, HandshakeRefusal):
             self._counts.refused.add(reason=decision.reason)
             log.debug("federation: refused a handshake: %s", decision.reason)
-            return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
-        if self._quotas.quota_of(decision.identity.name).sockets >= self._limits.connections_per_secret:
+            return Response(
+                decision.status, decision.phrase, Headers(decision.headers), decision.body
+            )
+        if (
+            self._quotas.quota_of(decision.identity.name).sockets
+            >= self._limits.connections_per_secret
+        ):
             return self._respond_at_capacity()
         ours = cast(LimitedServerConnection, socket)
-        if not self._socket_limiter.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
+        if not self._socket_limiter.admit(
+            ours, network_of(client_address(ours.address, headers, self._proxies))
+        ):
             return _unavailable_response()
         ours.accepted = decision
         ours.begin_counting(self._quotas.quota_of(decision.identity.name))
@@ -258,18 +342,41 @@ class FederationServer:
     def _operator_page(self, path: str, headers: Sequence[tuple[str, str]]) -> Response:
         status, phrase, text, kind = 200, "OK", "ok\n", "text/plain"
         if path == METRICS_PATH:
-            reader = is_metrics_reader(headers, self._policy.keyring, self._metrics_secret) if self._metrics_secret else None
+            reader = (
+                is_metrics_reader(headers, self._policy.keyring, self._metrics_secret)
+                if self._metrics_secret
+                else None
+            )
             if reader is False:
                 self._counts.refused.add(reason="secret")
-                status, phrase, text = 401, "Unauthorized", "it is not the secret for these metrics\n"
+                status, phrase, text = (
+                    401,
+                    "Unauthorized",
+                    "it is not the secret for these metrics\n",
+                )
             else:
                 text, kind = self._metrics.text("" if reader else SECRET_LABEL), CONTENT_TYPE
         elif path != LIVE_PATH and (self._draining or self._server is None or not self._bus.online):
-            status, phrase, text = 503, "Service Unavailable", "leaving\n" if self._draining else "no Redis\n"
+            status, phrase, text = (
+                503,
+                "Service Unavailable",
+                "leaving\n" if self._draining else "no Redis\n",
+            )
         body = text.encode()
-        return Response(status, phrase, Headers([("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]), body)
+        return Response(
+            status,
+            phrase,
+            Headers(
+                [
+                    ("Content-Type", kind),
+                    ("Content-Length", str(len(body))),
+                    ("Connection", "close"),
+                ]
+            ),
+            body,
+        )
 
-    # -- sockets ----------------------------------------------------------------------------------------------------------------------------
+    # -- sockets -----------------------------------------------------------------------------------
 
     async def _serve(self, socket: ServerConnection) -> None:
         ours = cast(LimitedServerConnection, socket)
@@ -286,7 +393,13 @@ class FederationServer:
             else:
                 limit_kernel_buffers(socket, self._limits.kernel_bytes)
                 await self._serve_peer(
-                    NpmProtocolServerConnection(ours, accepted.identity, self._bus, self._limits, self._quotas.quota_of(accepted.identity.name))
+                    NpmProtocolServerConnection(
+                        ours,
+                        accepted.identity,
+                        self._bus,
+                        self._limits,
+                        self._quotas.quota_of(accepted.identity.name),
+                    )
                 )
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
@@ -303,12 +416,16 @@ class FederationServer:
             self._connections.discard(connection)
 
     async def _watch_peers(self) -> None:
-        """Disconnect peers that read nothing, that do not answer pings, and whose token has expired."""
+        """Disconnect peers that read nothing, that do not answer pings, and whose token has
+        expired.
+        """
         clock, trim_trigger = asyncio.get_running_loop().time, MemoryTrimTrigger()
         limits = self._limits
         while True:
             await asyncio.sleep(min(MAX_PEER_CHECK_INTERVAL_S, self._limits.send_s / 4))
-            if trim_trigger.is_due(self._socket_limiter.open_count, self._socket_limiter.gone_bytes):
+            if trim_trigger.is_due(
+                self._socket_limiter.open_count, self._socket_limiter.gone_bytes
+            ):
                 trim_memory()
             now = clock()
             for socket in tuple(self._socket_limiter.sockets):
@@ -318,11 +435,18 @@ class FederationServer:
                     self._cut_off(socket, "silent", f"has been silent for {limits.idle_s:g} s")
             for quota in self._quotas:
                 if (overdue := quota.overdue(now)) is not None:
-                    self._cut_off(overdue, "unfinished", "does not end a message while its secret has no more room,")
+                    self._cut_off(
+                        overdue,
+                        "unfinished",
+                        "does not end a message while its secret has no more room,",
+                    )
             for connection in [one for one in self._connections if not one.send_buffer.closed]:
                 expires = connection.identity.expires
                 if connection.send_buffer.flooded:
-                    log.warning("federation: more waited for %s than may, and it is cut off", connection.identity.name)
+                    log.warning(
+                        "federation: more waited for %s than may, and it is cut off",
+                        connection.identity.name,
+                    )
                     self._counts.cut_off.add(reason="flooded")
                     connection.abort()
                 elif expires is not None and time.time() > expires:
@@ -339,38 +463,67 @@ class FederationServer:
     def _update_gauges(self) -> None:
         self._counts.sockets.set(self._socket_limiter.open_count)
         self._counts.channels.set(sum(connection.channel_count for connection in self._connections))
-        self._counts.waiting.set(sum(connection.send_buffer.waiting for connection in self._connections))
+        self._counts.waiting.set(
+            sum(connection.send_buffer.waiting for connection in self._connections)
+        )
 
 
 class ServerCounters:
-    """What the server counts."""
+    """The counters of the server."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK_SUBPROTOCOL))
-        self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=REFUSAL_REASONS)
-        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=CUT_OFF_REASONS)
-        self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
+        self.accepted = metrics.counter(
+            "busmq_federation_accepted_total",
+            "Handshakes accepted",
+            protocol=("busmq", BULK_SUBPROTOCOL),
+        )
+        self.refused = metrics.counter(
+            "busmq_federation_refused_total", "Handshakes refused", reason=REFUSAL_REASONS
+        )
+        self.cut_off = metrics.counter(
+            "busmq_federation_cut_off_total", "Sockets cut off", reason=CUT_OFF_REASONS
+        )
+        self.sockets = metrics.gauge(
+            "busmq_federation_sockets", "Open connections, handshakes under way included"
+        )
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
-        self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
+        self.waiting = metrics.gauge(
+            "busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers"
+        )
 
 
 def _check_arguments(host: str, port: int, path: str, keyring: object, limits: object) -> None:
     """Raise ConfigError for what is no address to listen at, no keyring, or no limits."""
     check_text("host", host)
     check_whole("port", port, 0, 65535)
-    if not check_text("path", path).startswith("/") or describe_stray_character(path, inside=True) or {"?", "#"} & {*path}:
-        raise ConfigError(reason=f"path is {path!r}; expected the path of a URL, such as /bus, without blank, query or fragment")
+    if (
+        not check_text("path", path).startswith("/")
+        or describe_stray_character(path, inside=True)
+        or {"?", "#"} & {*path}
+    ):
+        raise ConfigError(
+            reason=(
+                f"path is {path!r}; expected the path of a URL, such as /bus, without blank, query"
+                " or fragment"
+            )
+        )
     for name, given, kind in (("keyring", keyring, Keyring), ("limits", limits, PeerLimits)):
         if given is not None and not isinstance(given, kind):
-            raise ConfigError(reason=f"{name} is a {type(given).__name__}; expected a {kind.__name__}")
+            raise ConfigError(
+                reason=f"{name} is a {type(given).__name__}; expected a {kind.__name__}"
+            )
 
 
 def _unavailable_response() -> Response:
-    return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
+    return Response(
+        503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b""
+    )
 
 
 def limit_kernel_buffers(socket: ServerConnection, size: int) -> None:
-    """Let the system keep less of what a peer does not read or may not send yet: by itself it takes megabytes. Bulk needs them, over far links."""
+    """Let the system keep less of what a peer does not read or may not send yet: by itself it takes
+    megabytes. Bulk needs them, over far links.
+    """
     below = socket.transport.get_extra_info("socket")
     for buffer in (SO_SNDBUF, SO_RCVBUF):
         below.setsockopt(SOL_SOCKET, buffer, size)

@@ -1,4 +1,6 @@
-"""Room for messages that are taken from Redis for one object of a peer: asked for before they are taken."""
+"""Room for messages that are taken from Redis for one object of a peer: asked for before they are
+taken.
+"""
 
 from __future__ import annotations
 

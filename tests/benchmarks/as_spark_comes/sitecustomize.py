@@ -1,4 +1,6 @@
-"""On the path of the Python workers in one setting of the latency benchmark: takes back the habit that busmq_spark applies by itself."""
+"""On the path of the Python workers in one setting of the latency benchmark: takes back the habit
+that busmq_spark applies by itself.
+"""
 
 import gc
 

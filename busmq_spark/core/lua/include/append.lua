@@ -1,10 +1,9 @@
--- What scripts that append have in common. Their KEYS begin with metadata messages msgid toack, and from KEYS[at] on they have clock acks bytes, or
+-- Functions that all appending scripts share. Their KEYS begin with metadata messages msgid toack, and from KEYS[at] on they have clock acks bytes, or
 -- nothing there where no times are noted; ARGV[1] is the channel of the notification.
 -- opened() -> stored, room: what append must know of the queue, and how many messages it has room for. nil where there is no such queue, an error
 -- reply of a mirror.
--- append(stored, at, values, from, count) -> new: appends so many messages, at least one, of which values[from] is the first. An error reply, and
--- nothing is done, where ids are used up.
--- drop(stored, at, new): what the queue keeps no longer, and what is beyond its cap. It may empty the list of messages, so it comes last.
+-- append(stored, at, values, from, count) -> new: appends so many messages, at least one, of which values[from] is the first. Where ids are used up, the reply is an error and nothing is done.
+-- drop(stored, at, new): deletes messages beyond the retention limits and beyond the cap. It may empty the list of messages, so it comes last.
 -- @include clock
 -- @include sizes
 -- @include waiting

@@ -1,4 +1,4 @@
--- behind(record, id, most) -> how many items of a pair list come before what follows the message with this id (text); nil when it is not there.
+-- behind(record, id, most) -> the number of items of a pair list up to and including the message with this id (text); nil when it is not there.
 -- Ids need not rise in a record: what others give back may be older than what was taken before. Then it is looked for among the last `most` messages.
 -- @include find
 local function behind(record, id, most)

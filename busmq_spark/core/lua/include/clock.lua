@@ -1,4 +1,4 @@
--- clock(messages, times, noted, first, last, ttl_s, retain): what the field `clock` of the metadata must hold now that the newest id is last; the ids first..last are new.
+-- clock(messages, times, noted, first, last, ttl_s, retain) -> text: the new value of the field `clock` of the metadata, after the newest id became last; the ids first..last are new.
 -- The field is `ms:id`: at that time of this server, in milliseconds since 1970, the newest id was id. It is overwritten within a second; when the next
 -- second begins, its pair goes to the end of the list times (ms id ms id ...; both only grow), which so gets at most one pair a second.
 -- The field ends with its life of the queue, since it is in the metadata; then, or where ids began again, the list begins anew with a pair that says

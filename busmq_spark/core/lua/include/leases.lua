@@ -1,14 +1,13 @@
 -- leases(due, tries, runs) -> book: the leases of a shared group as one call sees and changes them. A lease is of messages with consecutive ids, and its name
 -- is the id of the first of them, so that what is leased together costs as much as one message. No message is in two leases, also not in those
--- that have ended or wait to be tried again: what is neither in a lease nor behind the newest id that was leased is settled.
+-- that have ended or wait to be tried again: a message up to the newest leased id that is in no lease is settled.
 -- due: name -> ms, above 0 the end of the lease, below 0 (negated) when its messages may be leased again.
 -- tries: name -> try:token:first:count; without count it is 1, as it was when each message had a lease of its own.
 --        It also has the notes of group_settle.lua, by<number>.
 -- runs: name -> name, of the leases of more than one message; so the one that a message is in is found.
--- A lease here: id, last (of its messages), try, token, first, score (as in due) once it is known or new, and after: what was cut off behind it.
+-- A lease here: id, last (of its messages), try, token, first, score (as in due) once it is known or new, and after: the part that was cut off after it.
 -- Numbers are given to Redis as they are: it writes a whole number of up to 53 bits with all its digits.
--- The fields newest, wide and next of a group as numbers newest and wide. wide: how many messages are in leases, beyond one for each lease. next: what newest
--- was called when each message had a lease of its own; programs of that time, which know no others, find no group any more, and leave no runs.
+-- The fields newest, wide and next of a group as numbers newest and wide. wide: how many messages are in leases, beyond one for each lease. next: the name of newest when each message had a lease of its own; programs of that time, which know no others, find no group any more, and leave no runs.
 local function counted(group, runs, newest, wide, before)
   if not before then return tonumber(newest), tonumber(wide or nil) or 0 end
   redis.call('HSET', group, 'newest', before, 'wide', 0)

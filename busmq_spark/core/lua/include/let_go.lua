@@ -1,14 +1,14 @@
 -- let_go(q, last, most, first, bytes) -> dropped, more: of a queue that keeps what is acknowledged, drops what it keeps no longer; more says whether
 -- another call has something to do. q: its keys metadata, messages, acks, clock and bytes, its ttl and its rule, the field `retain`. last: the id given
--- last. first, bytes: this call has appended first..last, so many bytes. At most `most` messages are dropped. It may empty the list of messages, so nothing may use that key behind it.
--- retain = age_s:messages:bytes, 0 for no limit: what is older, more or larger goes. Or `end`: nothing is kept any more, and the fields go with the last
+-- last. first, bytes: this call has appended first..last, so many bytes. At most `most` messages are dropped. It may empty the list of messages, so no later command may use that key.
+-- retain = age_s:messages:bytes, 0 for no limit: messages beyond one of them are deleted. Or `end`: nothing is kept any more, and the fields go with the last
 -- message that was.
 -- done: everything up to this id has been acknowledged by all readers there were. A reader that goes back, or comes later, does not lower it: those
 -- messages wait for it alone, and count as kept.
 -- lets = second:id: everything up to this id is beyond the age, number or size, as of that second of the server's clock; in the rest of it nothing is looked
 -- at again (looked_at), unless more is to go: then second is 0. So in most calls a reader or producer notes where it is, and that is all.
 -- bytes = total:id:listed: the messages up to this id have so many bytes, from when counting began; the list of that name has such pairs (total id total
--- id ...), one for each thousandth of the limit, the last of them at the total listed. Who appends counts; messages of peers are counted here, 1 MB or 1,000 of them a call, over all its queues.
+-- id ...), one for each thousandth of the limit, the last of them at the total listed. An appending script counts its messages; messages of npm clients are counted here, 1 MB or 1,000 of them a call, over all its queues.
 -- @include before
 -- @include find
 -- @include lowest
@@ -56,7 +56,7 @@ local function weigh(q, noted, last, first, bytes)
   return total, id, limit
 end
 
--- What is beyond the limits: the greatest id of them all.
+-- Return the greatest id beyond any of the limits.
 local function beyond(q, now, noted, last, total, limit)
   local age, count = string.match(q.retain, '^(%d+):(%d+):%d+$')
   if not age then return 0 end
@@ -109,7 +109,7 @@ local function let_go(q, last, most, first, bytes)
   return dropped, more
 end
 
--- Behind an append.
+-- Called after an append.
 local function keep(q, lets, noted, now, last, first, bytes)
   if q.retain ~= 'end' and looked_at(lets, now) then weigh(q, noted, last, first, bytes) else let_go(q, last, 2000, first, bytes) end
 end

@@ -1,5 +1,4 @@
--- run(messages, at, most, room, widest) -> flat pairs id, value from position at (0-based, in messages) on: at most so many messages, and none behind
--- the one that reaches room bytes. Asks for a few at first, so that a list of huge values is not read whole to hand out one of them; never for more
+-- run(messages, at, most, room, widest) -> flat pairs id, value from position at (0-based, in messages) on: at most so many messages, and none after the one that reaches room bytes. Asks for a few at first, so that a list of huge values is not read whole to hand out one of them; never for more
 -- than widest (64) at once.
 local function run(messages, at, most, room, widest)
   local found, count, step = {}, 0, 1

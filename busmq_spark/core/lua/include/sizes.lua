@@ -1,6 +1,5 @@
--- sizes(noted, first, last, values, from, step) -> text, bytes: what the field `sizes` of the metadata must hold, now that the ids first..last are appended,
--- whose values begin at values[from], each step (1 where it is not given) behind the one before, and the bytes of these. From it a reader computes how many
--- messages fit one reply before it has read any of them. noted: what the field holds.
+-- sizes(noted, first, last, values, from, step) -> text, bytes: the new value of the field `sizes` of the metadata after the ids first..last were appended, and the bytes of their values. The values begin at values[from] and are step items apart (1 where it is not given). From it a reader computes how many
+-- messages fit one reply before it has read any of them. noted: the present value of the field.
 -- sizes = since:upto:longest:giant:giants. All of since..upto was noted; messages of peers, which note nothing, never count as known: after them
 -- since starts again. giant is the newest of them over 64 KB (0: none), longest the bytes of the longest but for giants, giants that of the longest.
 local function sizes(noted, first, last, values, from, step)

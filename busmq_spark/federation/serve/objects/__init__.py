@@ -1,4 +1,6 @@
-"""The objects of a bus as peers see them: for each type a table of methods, and nothing that is not in it."""
+"""The objects of a bus as peers see them: for each type a table of methods, and nothing that is not
+in it.
+"""
 
 from __future__ import annotations
 

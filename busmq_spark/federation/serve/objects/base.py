@@ -1,4 +1,6 @@
-"""What every exposed object has: its table of methods, who may call them, and who listens to its events."""
+"""The part that every exposed object has: its table of methods, their rights, and the listeners to
+its events.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
-from busmq_spark.errors import BusError, ConfigError, FederationRefused, MessageRefused, WireFormatError
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    FederationRefused,
+    MessageRefused,
+    WireFormatError,
+)
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import RequiredRight, Verbs
 from busmq_spark.federation.npm_wire.dnode import (
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 NeededVerbs = tuple[Verbs, ...]
-"""What must be granted on an object: one verb of each."""
+"""The verbs that must be granted on an object: one verb of each."""
 NEEDS_NOTHING: NeededVerbs = ()
 NEEDS_ANY_VERB: NeededVerbs = (VERBS,)
 NEEDS_BROWSE: NeededVerbs = (("browse",),)
@@ -37,13 +45,13 @@ NEEDS_CREATE: NeededVerbs = (("create",),)
 NEEDS_ADMIN: NeededVerbs = (("admin",),)
 MAX_TTL_S = 10 * 365 * 86_400
 LINE_OVERHEAD_BYTES = 200
-"""What a line and its packet have beside the message, and then some."""
+"""The bytes of a line and its packet beside the message, and then some."""
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class MethodCall:
-    """One call: its values, the function at their end if there was one, and its bytes on the wire."""
+    """A call: its values, the function at their end if there was one, and its bytes on the wire."""
 
     values: list[Any]
     callback: DnodeCallbackRef | None
@@ -58,7 +66,9 @@ class MethodCall:
 
     def expect_number(self, place: int, name: str, default: int) -> int:
         """The whole number at a place, as of an option called ``name``."""
-        return whole_number_option({name: self.values[place]} if place < len(self.values) else {}, name, default)
+        return whole_number_option(
+            {name: self.values[place]} if place < len(self.values) else {}, name, default
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -68,7 +78,9 @@ class MethodCall:
 
 @dataclass(frozen=True, slots=True)
 class ServedMethod:
-    """A row of a table: what handles it, and what must be granted. ``handler`` gives a coroutine when it takes its time."""
+    """A row of a table: its handler, and the rights that it needs. ``handler`` gives a coroutine
+    when it takes its time.
+    """
 
     handler: Callable[[Any, MethodCall], Coroutine[Any, Any, None] | None]
     need: NeededVerbs = NEEDS_ANY_VERB
@@ -79,7 +91,9 @@ class ServedObject:
 
     kind: ClassVar[str]
     emits: ClassVar[frozenset[str]] = frozenset()
-    """The events that it emits. A listener of any other event would wait for ever, and is not stored."""
+    """The events that it emits. A listener of any other event would wait for ever, and is not
+    stored.
+    """
     methods: ClassVar[dict[str, ServedMethod]]
 
     def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
@@ -90,20 +104,25 @@ class ServedObject:
         self._reader: asyncio.Task[None] | None = None
         """Hands messages over to the peer."""
 
-    # -- who may --------------------------------------------------------------------------------------------------------------------------------
+    # -- who may -----------------------------------------------------------------------------------
 
     def allowed_method(self, name: str, values: list[Any]) -> ServedMethod:
-        """The method with this name. Raises FederationRefused when there is none, or the peer may not call it."""
+        """The method with this name. Raises FederationRefused when there is none, or the peer may
+        not call it.
+        """
         method = self.methods.get(name)
         if method is None:
             raise refused_error(f"a {self.kind} has no method {name}")
         need = self.needed_verbs(name, method, values)
         if need not in self._granted:  # found out once, since neither changes
-            self.session.identity.require_rights(RequiredRight(verbs, self.kind, self.name) for verbs in need)
+            self.session.identity.require_rights(
+                RequiredRight(verbs, self.kind, self.name) for verbs in need
+            )
             self._granted.add(need)
         return method
 
-    def needed_verbs(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002  # some look at name and values
+    # Some look at name and values
+    def needed_verbs(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002
         """The verbs that a call needs, one of each entry."""
         return method.need
 
@@ -111,7 +130,7 @@ class ServedObject:
         """Whether a verb is granted on this object."""
         return self.session.identity.may(verb, self.kind, self.name)
 
-    # -- events ---------------------------------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def on(self, call: MethodCall) -> None:
         """Invoke the function at every event from now on."""
@@ -132,7 +151,9 @@ class ServedObject:
         return found
 
     def emit(self, event: str, *arguments: Any) -> None:
-        """Send an event to its listeners; without one it is dropped, ``error`` too. An event that is too long becomes an error."""
+        """Send an event to its listeners; without one it is dropped, ``error`` too. An event that
+        is too long becomes an error.
+        """
         try:
             if listeners := self.listeners_to_invoke(event):
                 self.session.invoke_all((id for id, _ in listeners), *arguments)
@@ -148,9 +169,13 @@ class ServedObject:
             return
         limits, quota = self.session.limits, self.session.connection.quota
         if self._functions >= limits.listeners_per_channel:
-            raise WireFormatError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
+            raise WireFormatError(
+                found=f"more than {self._functions} listeners on one channel", expected="fewer"
+            )
         if quota.listeners >= limits.listeners_per_secret:
-            raise WireFormatError(found=f"more than {quota.listeners} listeners of one secret", expected="fewer")
+            raise WireFormatError(
+                found=f"more than {quota.listeners} listeners of one secret", expected="fewer"
+            )
         self._count_listeners(1)
         self._listeners.setdefault(event, []).append((call.callback.id, once))
 
@@ -163,10 +188,12 @@ class ServedObject:
         self._functions += more
         self.session.connection.quota.listeners += more
 
-    # -- results --------------------------------------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def answer(self, call: MethodCall, *arguments: Any) -> None:
-        """Invoke the function at the end of a call, if there is one. An answer that is too long becomes an error."""
+        """Invoke the function at the end of a call, if there is one. An answer that is too long
+        becomes an error.
+        """
         if call.callback is not None:
             try:
                 self.session.invoke(call.callback.id, *arguments)
@@ -195,10 +222,11 @@ class ServedObject:
         """The answer to a push that is not stored."""
         self.session.send_error(call.callback, error)
 
-    # -- messages -------------------------------------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     async def encode_message(self, value: bytes, number: int | None) -> bytes:
-        """What all listeners of a message get, made once, in turns where that takes long.
+        """Return the line for all listeners of a message, made once, in turns where that takes
+        long.
 
         Raises MessageRefused for a message that is longer on the wire than allowed.
         """
@@ -210,7 +238,9 @@ class ServedObject:
         found = await self.session.connection.work_in_turns(message_tail_steps(value, number, most))
         if isinstance(found, bytes):
             return found
-        raise MessageRefused(reason=f"it takes {found} bytes on the wire; at most {most} are allowed")
+        raise MessageRefused(
+            reason=f"it takes {found} bytes on the wire; at most {most} are allowed"
+        )
 
     async def send_message(self, tail: bytes, arrived: Callable[[], None] = lambda: None) -> None:
         """Send a message to its listeners, while there is room for each.
@@ -219,14 +249,22 @@ class ServedObject:
         """
         listeners, buffer = self.listeners_to_invoke("message"), self.session.connection.send_buffer
         for place, (id, _) in enumerate(listeners, 1):
-            if place > 1 and buffer.is_full and not (await buffer.wait_room() and self.session.is_open):
+            if (
+                place > 1
+                and buffer.is_full
+                and not (await buffer.wait_room() and self.session.is_open)
+            ):
                 return
-            self.session.send(invocation_line(id, tail), arrived if place == len(listeners) else None)
+            self.session.send(
+                invocation_line(id, tail), arrived if place == len(listeners) else None
+            )
         if not listeners:
             arrived()
 
     async def stop_sending_messages(self) -> None:
-        """Hand over nothing more, and wait until what was has left: it must not go back as well. The task may wait for the peer's word."""
+        """Hand over nothing more, and wait until what was has left: it must not go back as well.
+        The task may wait for the peer's word.
+        """
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
@@ -259,7 +297,12 @@ def whole_number_option(options: dict[str, Any], name: str, default: int) -> int
     found = options.get(name)
     if found is None:
         return default
-    if isinstance(found, bool) or not isinstance(found, int | float) or abs(found) > 2**53 or found != int(found):
+    if (
+        isinstance(found, bool)
+        or not isinstance(found, int | float)
+        or abs(found) > 2**53
+        or found != int(found)
+    ):
         raise ConfigError(reason=f"{name} is no whole number")
     return int(found)
 
@@ -273,5 +316,9 @@ def ttl_of(options: dict[str, Any]) -> int:
 
 
 def to_storable(value: Any) -> Any:
-    """A message as JavaScript would store it: half a surrogate pair, which is no character, becomes U+FFFD."""
-    return LONE_SURROGATE.sub("�", value) if isinstance(value, str) and not value.isascii() else value
+    """A message as JavaScript would store it: half a surrogate pair, which is no character, becomes
+    U+FFFD.
+    """
+    return (
+        LONE_SURROGATE.sub("�", value) if isinstance(value, str) and not value.isascii() else value
+    )

@@ -41,10 +41,11 @@ EVENT_OF_NPM_EVENT = {
 
 
 class ServedChannel(ServedObject):
-    """One channel object of the bus, for one channel of the wire.
+    """A channel object of the bus, for one channel of the wire.
 
-    Messages are taken while there is room to send them, whether or not there are listeners yet, as npm does. Those that have not left for the peer
-    when it ends go back to their place in the queue.
+    Messages are taken while there is room to send them, whether or not there are listeners yet, as
+    npm does. Messages that have not left for the peer when it ends go back to their place in the
+    queue.
     """
 
     kind = "channel"
@@ -68,7 +69,9 @@ class ServedChannel(ServedObject):
         await self._channel.disconnect()
 
     def on_waiting_call(self, name: str) -> None:
-        """Who connects reliably may wait for another reader to end; who leaves waits no longer."""
+        """A peer that connects reliably may wait for another reader to end; a peer that leaves
+        waits no longer.
+        """
         if name in ("disconnect", "detach", "end") and self._opening is not None:
             self._opening.cancel()
 
@@ -78,8 +81,12 @@ class ServedChannel(ServedObject):
     def listen(self, call: MethodCall) -> Coroutine[Any, Any, None]:
         return self._open(self._connect_or_report(self._channel.listen, _channel_keywords(call)))
 
-    async def _connect_or_report(self, connect: Callable[..., Coroutine[Any, Any, Channel]], keywords: ChannelKeywords) -> None:
-        """A peer that has to wait until another reader ends gets an error for it: npm has no such wait."""
+    async def _connect_or_report(
+        self, connect: Callable[..., Coroutine[Any, Any, Channel]], keywords: ChannelKeywords
+    ) -> None:
+        """A peer that has to wait until another reader ends gets an error for it: npm has no such
+        wait.
+        """
         if keywords.get("wait"):
             try:
                 await connect(**{**keywords, "wait": False})
@@ -90,7 +97,9 @@ class ServedChannel(ServedObject):
         await connect(**keywords)
 
     def _open(self, opening: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None]:
-        self._opening = asyncio.ensure_future(opening)  # now: the call after it may have come already
+        self._opening = asyncio.ensure_future(
+            opening
+        )  # now: the call after it may have come already
         return self._wait_until_open(self._opening)
 
     async def _wait_until_open(self, opening: asyncio.Task[Any]) -> None:
@@ -117,14 +126,20 @@ class ServedChannel(ServedObject):
         endpoint = call.expect_value(0, str, "the endpoint")
         if not endpoint or ":" in endpoint or len(call.values) < 2:
             raise ConfigError(reason="sendTo takes a role without a colon, and a message")
-        self.answer(call, None, await self._channel.send_to(to_storable(endpoint), to_storable(call.values[1])))
+        self.answer(
+            call,
+            None,
+            await self._channel.send_to(to_storable(endpoint), to_storable(call.values[1])),
+        )
 
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails, as for a queue."""
         await self._channel.ack(call.expect_number(0, "id", -1))
 
     def _start_reading(self) -> None:
-        self._reader = self.session.spawn(self._send_channel_messages(), f"reading channel {self.name} for a peer")
+        self._reader = self.session.spawn(
+            self._send_channel_messages(), f"reading channel {self.name} for a peer"
+        )
 
     async def _send_channel_messages(self) -> None:
         room, messages = self.session.connection.send_buffer.wait_room, self._channel.messages()

@@ -1,4 +1,6 @@
-"""The storage of a persisted object for a peer (protocol 4.2, 5.6): the fields and their meaning are defined by the client."""
+"""The storage of a persisted object for a peer (protocol 4.2, 5.6): the fields and their meaning
+are defined by the client.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from busmq_spark.core.message import encode_value
 from busmq_spark.core.persisted import PersistedFieldChanges
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
-from busmq_spark.federation.serve.objects.base import NEEDS_BROWSE, NEEDS_PUSH, MethodCall, ServedMethod, ServedObject, refused_error, to_storable
+from busmq_spark.federation.serve.objects.base import (
+    NEEDS_BROWSE,
+    NEEDS_PUSH,
+    MethodCall,
+    ServedMethod,
+    ServedObject,
+    refused_error,
+    to_storable,
+)
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
@@ -22,7 +32,7 @@ OBJECT_TTL_S = 60
 
 
 class ServedPersisted(ServedObject):
-    """One hash of Redis, for one channel; no other key may be named."""
+    """A hash of Redis, for one channel; no other key may be named."""
 
     kind = "persistify"
 
@@ -36,16 +46,28 @@ class ServedPersisted(ServedObject):
             most = self.session.limits.message_bytes
             stored = await self._run_flow(persisted.load_within(self._key, most))
             if stored is None:
-                limits = f"at most {most} bytes and {persisted.MOST_FIELDS} fields are allowed on the wire"
-                raise MessageRefused(reason=f"persisted object {self.name!r} is too large; {limits}")
-            self.answer(call, None, {name: text.decode("utf-8", "replace") for name, text in stored.items()} or None, self._key)
+                limits = (
+                    f"at most {most} bytes and {persisted.MOST_FIELDS} fields are allowed on the"
+                    " wire"
+                )
+                raise MessageRefused(
+                    reason=f"persisted object {self.name!r} is too large; {limits}"
+                )
+            self.answer(
+                call,
+                None,
+                {name: text.decode("utf-8", "replace") for name, text in stored.items()} or None,
+                self._key,
+            )
 
     async def pwrite(self, call: MethodCall) -> None:
         self._check_key(call)
         fields = call.expect_value(1, dict, "what is to be written")
         if not fields:
             raise ConfigError(reason="nothing is to be written")
-        sending = PersistedFieldChanges({to_storable(name): _encode_stored(value) for name, value in fields.items()})
+        sending = PersistedFieldChanges(
+            {to_storable(name): _encode_stored(value) for name, value in fields.items()}
+        )
         await self._run_flow(persisted.save(self._key, sending, OBJECT_TTL_S))
         self.answer(call, None, "OK", self._key)
 
@@ -54,7 +76,9 @@ class ServedPersisted(ServedObject):
 
     def _check_key(self, call: MethodCall) -> None:
         if call.expect_value(0, str, "the key") != self._key:
-            raise refused_error(f"this channel is for persisted object {self.name!r}, and for no other key")
+            raise refused_error(
+                f"this channel is for persisted object {self.name!r}, and for no other key"
+            )
 
     async def _run_flow(self, flow: Flow[T]) -> T:
         servers = self.bus.servers

@@ -1,4 +1,6 @@
-"""A pubsub for a peer (protocol 4.1, 5.6), above all the notifications that every npm client opens first (5.8)."""
+"""A pubsub for a peer (protocol 4.1, 5.6), above all the notifications that every npm client opens
+first (5.8).
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ if TYPE_CHECKING:
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 10_000, 16 * 1024 * 1024
-"""Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a connection."""
+"""Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a
+connection.
+"""
 MESSAGE_OVERHEAD_BYTES = 200
 
 
 class ServedPubsub(ServedObject):
-    """One pubsub object of the bus, for one channel. A peer that reads too slowly misses messages, and gets an ``error`` event."""
+    """A pubsub object of the bus, for one channel. A peer that reads too slowly misses messages,
+    and gets an ``error`` event.
+    """
 
     kind = "pubsub"
     emits = frozenset({"subscribed", "unsubscribed", "error", "message"})
@@ -49,20 +55,27 @@ class ServedPubsub(ServedObject):
         super().__init__(session, made)
         self._quota = session.connection.quota
         if self._quota.pubsubs >= session.limits.pubsubs_per_secret:
-            raise WireFormatError(found=f"more than {self._quota.pubsubs} pubsubs of one secret", expected="fewer")
+            raise WireFormatError(
+                found=f"more than {self._quota.pubsubs} pubsubs of one secret", expected="fewer"
+            )
         self._quota.pubsubs += 1
         self._pubsub = session.bus.pubsub(made.name, most=MAX_WAITING_MESSAGES)
         self._notifications = made.name == ANNOUNCEMENT_CHANNEL
         for event in ("subscribed", "unsubscribed"):
             self._pubsub.on(event, partial(self.emit, event))
-        self._pubsub.on("error", lambda error: self.emit("error", error_codec.error_event_text(error)))
+        self._pubsub.on(
+            "error", lambda error: self.emit("error", error_codec.error_event_text(error))
+        )
         self._pubsub.on("message", self._on_message)
         self._waiting: deque[PubsubMessage] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._missed = 0
 
-    def needed_verbs(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002  # only the name counts here
-        """Every peer may subscribe to notifications and receives those of queues it may use; other buses trust them, so only admins may send."""
+    # Only the name counts here
+    def needed_verbs(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002
+        """Every peer may subscribe to notifications and receives those of queues it may use; other
+        buses trust them, so only admins may send.
+        """
         if not self._notifications:
             return method.need
         return NEEDS_ADMIN if name == "publish" else NEEDS_NOTHING
@@ -87,29 +100,50 @@ class ServedPubsub(ServedObject):
         self.answer(call)
 
     def _on_message(self, message: PubsubMessage) -> None:
-        """Send it, or keep it until there is room. It never waits: messages that wait in the bus may be many times as much."""
-        if not self.session.is_open or (self._notifications and not self._may_receive(message.text)):
+        """Send it, or keep it until there is room. It never waits: messages that wait in the bus
+        may be many times as much.
+        """
+        if not self.session.is_open or (
+            self._notifications and not self._may_receive(message.text)
+        ):
             return
         began, turns = monotonic(), self._quota.turns
         is_short = len(message.value) <= MAX_SHORT_BYTES
-        if is_short and turns.is_due and not self._waiting and not self.session.connection.send_buffer.is_full:
+        if (
+            is_short
+            and turns.is_due
+            and not self._waiting
+            and not self.session.connection.send_buffer.is_full
+        ):
             self.emit("message", message.text)
             turns.charge(monotonic() - began)
             return
         missed = self._missed
         self._buffer_message(message)
         if self._missed and not missed:
-            self.emit("error", error_codec.error_event_text(PubSubMessagesDropped(pubsub=self.name, dropped=self._missed)))
+            self.emit(
+                "error",
+                error_codec.error_event_text(
+                    PubSubMessagesDropped(pubsub=self.name, dropped=self._missed)
+                ),
+            )
         if self._waiting and (self._sending is None or self._sending.done()):
-            self._sending = self.session.spawn(self._send_waiting(), f"sending messages of {self.name}")
+            self._sending = self.session.spawn(
+                self._send_waiting(), f"sending messages of {self.name}"
+            )
 
     def _buffer_message(self, message: PubsubMessage) -> None:
         """The oldest of ours give way, and where others have used up the room this one does."""
         connection, size = self.session.connection, len(message.value) + MESSAGE_OVERHEAD_BYTES
-        while self._waiting and (len(self._waiting) >= MAX_WAITING_MESSAGES or connection.pubsub_bytes + size > MAX_WAITING_BYTES):
+        while self._waiting and (
+            len(self._waiting) >= MAX_WAITING_MESSAGES
+            or connection.pubsub_bytes + size > MAX_WAITING_BYTES
+        ):
             self._pop_waiting()
             self._missed += 1
-        if self._quota.is_full or (connection.pubsub_bytes and connection.pubsub_bytes + size > MAX_WAITING_BYTES):
+        if self._quota.is_full or (
+            connection.pubsub_bytes and connection.pubsub_bytes + size > MAX_WAITING_BYTES
+        ):
             self._missed += 1
             return
         self._count_waiting(size)
@@ -149,7 +183,9 @@ class ServedPubsub(ServedObject):
         except (ValueError, TypeError, KeyError, RecursionError):
             return False
         name = announced_name(key) if isinstance(key, str) else None
-        return name is not None and self.session.identity.has_right(RequiredRight(VERBS, "queue", name))
+        return name is not None and self.session.identity.has_right(
+            RequiredRight(VERBS, "queue", name)
+        )
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENT_METHODS,

@@ -1,9 +1,12 @@
 """A queue for a peer (protocol 1.5 to 1.10, 5.6).
 
-Rule 1. Pushes are stored in the order of the calls, and answered in it; nothing waits for the one before.
-Rule 2. Messages are handed over only while there is room to send them. Those that have not left for the peer when it ends go back to their place
-        in the queue; what was on its way in the network then comes again only to reliable consumers.
-Rule 3. A message that is no UTF-8 reaches the peer as text with U+FFFD, as npm's own would: the protocol has no bytes.
+Rule 1. Pushes are stored in the order of the calls, and answered in it; nothing waits for the one
+        before.
+Rule 2. Messages are handed over only while there is room to send them. Messages that have not left
+        for the peer when it ends go back to their place in the queue; messages that were on their
+        way in the network come again only to reliable consumers.
+Rule 3. A message that is no UTF-8 reaches the peer as text with U+FFFD, as npm's own would: the
+        protocol has no bytes.
 """
 
 from __future__ import annotations
@@ -53,17 +56,34 @@ if TYPE_CHECKING:
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 SERVED_PREFETCH = 200
-MAX_DEFERRED_PUSHES, MAX_DEFERRED_BYTES, MAX_DEFERRED_BYTES_OF_CONNECTION = 1000, 1024 * 1024, 4 * 1024 * 1024
-"""Most pushes that wait for a queue to be attached, their bytes, and those of all queues of a connection, each push with what it takes besides."""
+MAX_DEFERRED_PUSHES, MAX_DEFERRED_BYTES, MAX_DEFERRED_BYTES_OF_CONNECTION = (
+    1000,
+    1024 * 1024,
+    4 * 1024 * 1024,
+)
+"""Most pushes that wait for a queue to be attached, their bytes, and those of all queues of a
+connection, each push with what it takes besides.
+"""
 CALL_OVERHEAD_BYTES = 500
 CONSUME_RETRY_S = 0.5
 
 
 class ServedQueue(ServedObject):
-    """One queue object of the bus, for one channel."""
+    """A queue object of the bus, for one channel."""
 
     kind = "queue"
-    emits = frozenset({"attaching", "attached", "detaching", "detached", "consuming", "closed", "error", "message"})
+    emits = frozenset(
+        {
+            "attaching",
+            "attached",
+            "detaching",
+            "detached",
+            "consuming",
+            "closed",
+            "error",
+            "message",
+        }
+    )
 
     def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
@@ -71,15 +91,23 @@ class ServedQueue(ServedObject):
         self._queue.room = TakeRoom(session.connection)
         for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
             self._queue.on(event, partial(self.emit, event))
-        self._queue.on("error", lambda error: self.emit("error", error_codec.error_event_text(error)))
+        self._queue.on(
+            "error", lambda error: self.emit("error", error_codec.error_event_text(error))
+        )
         self._last: asyncio.Future[int] | None = None
         self._deferred: list[MethodCall] = []
         self._pending_consume: MethodCall | None = None
 
     def needed_verbs(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:
-        """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
+        """Metadata are read with any verb and set with the one that creates; to look at messages
+        that stay is to browse.
+        """
         if name == "consume" and values and isinstance(values[0], dict):
-            return NEEDS_BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else NEEDS_CONSUME
+            return (
+                NEEDS_BROWSE
+                if values[0].get("remove") is False and values[0].get("reliable") is not True
+                else NEEDS_CONSUME
+            )
         return NEEDS_CREATE if name == "metadata" and _is_metadata_write(values) else method.need
 
     async def detach_object(self) -> None:
@@ -88,17 +116,20 @@ class ServedQueue(ServedObject):
         await self.session.connection.send_buffer.wait_sent_so_far()
         await self._queue.detach()
 
-    # -- life -----------------------------------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def attach(self, call: MethodCall) -> None:
         options = call.options
         owner = self.may("create") or self.may("admin")
-        # With npm's protocol who consumes may be the first: it creates the queue, and sets nothing for those who push.
+        # With npm's protocol who consumes may be the first: it creates the queue, and sets nothing
+        # for those who push.
         if not (owner or self.may("consume") or await self._queue.exists()):
             raise QueueMissing(queue=self.name)
         maxsize = max(0, whole_number_option(options, "maxsize", 0)) if owner else 0
         ttl_s = ttl_of(options) if owner else DEFAULT_QUEUE_TTL_S
-        await self._queue.attach(ttl_s=ttl_s, maxsize=maxsize, discoverable=owner and options.get("discoverable") is True)
+        await self._queue.attach(
+            ttl_s=ttl_s, maxsize=maxsize, discoverable=owner and options.get("discoverable") is True
+        )
         pending, self._pending_consume = self._pending_consume, None
         if pending is not None:
             self.consume(pending)
@@ -120,7 +151,7 @@ class ServedQueue(ServedObject):
         await self.stop_sending_messages()
         await self._queue.close()
 
-    # -- pushing --------------------------------------------------------------------------------------------------------------------------------
+    # -- pushing -----------------------------------------------------------------------------------
 
     def push(self, call: MethodCall) -> None:
         if not self._queue.attached:
@@ -138,7 +169,10 @@ class ServedQueue(ServedObject):
             super().answer_failed_push(call, error)
 
     def _defer_push(self, call: MethodCall) -> None:
-        if len(self._deferred) >= MAX_DEFERRED_PUSHES or sum(push.size for push in self._deferred) + call.size > MAX_DEFERRED_BYTES:
+        if (
+            len(self._deferred) >= MAX_DEFERRED_PUSHES
+            or sum(push.size for push in self._deferred) + call.size > MAX_DEFERRED_BYTES
+        ):
             raise self._not_attached_error("push to")
         cost, connection = call.size + CALL_OVERHEAD_BYTES, self.session.connection
         if connection.deferred_bytes + cost > MAX_DEFERRED_BYTES_OF_CONNECTION:
@@ -148,15 +182,17 @@ class ServedQueue(ServedObject):
 
     def _take_deferred_calls(self) -> list[MethodCall]:
         deferred, self._deferred = self._deferred, []
-        self.session.connection.deferred_bytes -= sum(push.size + CALL_OVERHEAD_BYTES for push in deferred)
+        self.session.connection.deferred_bytes -= sum(
+            push.size + CALL_OVERHEAD_BYTES for push in deferred
+        )
         return deferred
 
     async def _wait_until_pushed(self) -> None:
-        """Wait for the pushes so far: what is asked after them must see them."""
+        """Wait for the pushes so far: later calls must see them."""
         if self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
 
-    # -- consuming ------------------------------------------------------------------------------------------------------------------------------
+    # -- consuming ---------------------------------------------------------------------------------
 
     def consume(self, call: MethodCall) -> None:
         if self._reader is not None and not self._reader.done():
@@ -168,13 +204,15 @@ class ServedQueue(ServedObject):
         keywords = consume_keywords(call.options)
         keywords["prefetch"] = SERVED_PREFETCH
         consumption = self._queue.consume(**keywords)
-        work = self._consume(consumption, throttle if isinstance(throttle, DnodeCallbackRef) else None)
+        work = self._consume(
+            consumption, throttle if isinstance(throttle, DnodeCallbackRef) else None
+        )
         self._reader = self.session.spawn(work, f"consuming {self.name} for a peer")
 
     async def _consume(self, consumption: Consumption, throttle: DnodeCallbackRef | None) -> None:
         room, drained = self.session.connection.send_buffer.wait_room, False
         try:
-            if throttle is not None:  # what is there already comes without it
+            if throttle is not None:  # stored messages come without it
                 await consumption.begin()
                 drained = await self._queue.count() == 0
             while True:
@@ -192,7 +230,9 @@ class ServedQueue(ServedObject):
                     await self.send_message(tail, partial(consumption.on_handed_over, message.id))
                     count += 1
                 drained = count < SERVED_PREFETCH
-                await self.session.connection.send_buffer.wait_sent_so_far()  # Redis keeps what was taken last only
+                await (
+                    self.session.connection.send_buffer.wait_sent_so_far()
+                )  # Redis keeps what was taken last only
         except StopAsyncIteration:
             return
         except BusError:
@@ -202,7 +242,9 @@ class ServedQueue(ServedObject):
             raise
 
     async def _wait_until_filled(self, consumption: Consumption) -> None:
-        """Until there is a message. A Redis that is full or read-only may recover: the peer gets one ``error`` event, and waits."""
+        """Until there is a message. A Redis that is full or read-only may recover: the peer gets
+        one ``error`` event, and waits.
+        """
         reported = False
         while True:
             try:
@@ -219,7 +261,10 @@ class ServedQueue(ServedObject):
         try:
             return await self.encode_message(message.value, message.id)
         except MessageRefused as error:
-            reason = f"message {message.id} of queue {self.name!r}: {error.details['reason']}. Consuming has stopped"
+            reason = (
+                f"message {message.id} of queue {self.name!r}: {error.details['reason']}. Consuming"
+                " has stopped"
+            )
             raise MessageRefused(reason=reason) from None
 
     async def _wait_until_released(self, throttle: DnodeCallbackRef) -> None:
@@ -242,7 +287,7 @@ class ServedQueue(ServedObject):
         """Answered only when it fails (protocol Q2): npm clients know no other."""
         await self._queue.ack_taken(call.expect_number(0, "id", -1))
 
-    # -- asking ---------------------------------------------------------------------------------------------------------------------------------
+    # -- asking ------------------------------------------------------------------------------------
 
     async def count(self, call: MethodCall) -> None:
         await self._wait_until_pushed()
@@ -278,13 +323,25 @@ class ServedQueue(ServedObject):
                 await self._queue.set_metadata({_to_metadata_text(name): _to_metadata_text(value)})
                 self.answer(call)
             case [dict(fields), *_]:
-                await self._queue.set_metadata({_to_metadata_text(name): _to_metadata_text(value) for name, value in fields.items()})
+                await self._queue.set_metadata(
+                    {
+                        _to_metadata_text(name): _to_metadata_text(value)
+                        for name, value in fields.items()
+                    }
+                )
                 self.answer(call)
             case _:
-                raise ConfigError(reason="metadata takes nothing, a name, a name and a value, or an object")
+                raise ConfigError(
+                    reason="metadata takes nothing, a name, a name and a value, or an object"
+                )
 
     def _not_attached_error(self, what: str) -> StateError:
-        return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first")
+        return StateError(
+            event=what,
+            what=f"queue {self.name!r}",
+            state="not attached",
+            remedy="Call attach() first",
+        )
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENT_METHODS,
@@ -303,7 +360,9 @@ class ServedQueue(ServedObject):
         "pushed": ServedMethod(lambda self, call: self.answer(call, None, self._queue.pushed)),
         "consumed": ServedMethod(lambda self, call: self.answer(call, None, self._queue.consumed)),
         "stop": ServedMethod(stop),
-        "isConsuming": ServedMethod(lambda self, call: self.answer(call, None, self._queue.consuming)),
+        "isConsuming": ServedMethod(
+            lambda self, call: self.answer(call, None, self._queue.consuming)
+        ),
         "consume": ServedMethod(consume, NEEDS_CONSUME),
         "ack": ServedMethod(ack, NEEDS_CONSUME),
     }
@@ -319,4 +378,6 @@ def _to_metadata_text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         return str(to_storable(value))
-    raise ConfigError(reason=f"a metadata field is {type(value).__name__}; expected text or a number")
+    raise ConfigError(
+        reason=f"a metadata field is {type(value).__name__}; expected text or a number"
+    )

@@ -1,7 +1,9 @@
-"""A service for a peer, ours to ours: npm clients of 3.1.0 do not say which service they mean (protocol 4.3, Q17).
+"""A service for a peer, ours to ours: npm clients of 3.1.0 do not say which service they mean
+(protocol 4.3, Q17).
 
-A provider listens to the event ``request(data, reply)`` and calls ``reply(error, value, partial)``; everything but a partial reply is the last.
-A requester calls ``request(data, options, callback)`` and gets ``callback(error, value, partial)``.
+A provider listens to the event ``request(data, reply)`` and calls ``reply(error, value, partial)``;
+everything but a partial reply is the last. A requester calls ``request(data, options, callback)``
+and gets ``callback(error, value, partial)``.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ MAX_WAITING_PARTS = 1000
 
 
 class ServedService(ServedObject):
-    """One service object of the bus, for one channel."""
+    """A service object of the bus, for one channel."""
 
     kind = "service"
     emits = frozenset({"serving", "connected", "disconnect", "error", "request"})
@@ -55,13 +57,23 @@ class ServedService(ServedObject):
         self._service.on("error", self._on_error)
 
     def allowed_method(self, name: str, values: list[Any]) -> ServedMethod:
-        """As for the others, save that a service without a name has no methods."""
+        """Look up the method as for the others, save that a service without a name has no
+        methods.
+        """
         if not self.name and name not in EVENT_METHODS:
             raise ConfigError(
-                reason="this service has no name: the npm client of 3.1.0 does not send it (protocol Q17), so it cannot federate services"
+                reason=(
+                    "this service has no name: the npm client of 3.1.0 does not send it (protocol"
+                    " Q17), so it cannot federate services"
+                )
             )
         if REPLY_QUEUE_SUFFIX.search(self.name):
-            raise ConfigError(reason=f"a service may not be named {self.name!r}: its requests would be the replies of another one")
+            raise ConfigError(
+                reason=(
+                    f"a service may not be named {self.name!r}: its requests would be the replies"
+                    " of another one"
+                )
+            )
         return super().allowed_method(name, values)
 
     async def detach_object(self) -> None:
@@ -73,12 +85,17 @@ class ServedService(ServedObject):
         for name in ("max", "concurrency"):
             if call.options.get(name) is not None:
                 options[name] = whole_number_option(call.options, name, 1)
-        options["concurrency"] = min(options.get("concurrency", MAX_CONCURRENT_REQUESTS), MAX_CONCURRENT_REQUESTS)
+        options["concurrency"] = min(
+            options.get("concurrency", MAX_CONCURRENT_REQUESTS), MAX_CONCURRENT_REQUESTS
+        )
         await self._service.serve(self._forward_request, **options)
         self.answer(call)
 
     async def connect(self, call: MethodCall) -> None:
-        await self._service.connect(timeout_ms=whole_number_option(call.options, "reqTimeout", DEFAULT_TIMEOUT_MS), ttl_s=ttl_of(call.options))
+        await self._service.connect(
+            timeout_ms=whole_number_option(call.options, "reqTimeout", DEFAULT_TIMEOUT_MS),
+            ttl_s=ttl_of(call.options),
+        )
         self.answer(call)
 
     async def disconnect(self, call: MethodCall) -> None:
@@ -88,8 +105,14 @@ class ServedService(ServedObject):
         """Others may follow before it is answered."""
         if not call.values:
             raise ConfigError(reason="a request without data")
-        options = call.values[1] if len(call.values) > 1 and isinstance(call.values[1], dict) else {}
-        timeout_ms = None if options.get("reqTimeout") is None else whole_number_option(options, "reqTimeout", DEFAULT_TIMEOUT_MS)
+        options = (
+            call.values[1] if len(call.values) > 1 and isinstance(call.values[1], dict) else {}
+        )
+        timeout_ms = (
+            None
+            if options.get("reqTimeout") is None
+            else whole_number_option(options, "reqTimeout", DEFAULT_TIMEOUT_MS)
+        )
         self.session.count_begun_call(call.size)
         work = self._request(call, timeout_ms, parts=options.get("allowPartial") is True)
         task = self.session.spawn(work, f"asking {self.name} for a peer")
@@ -113,7 +136,7 @@ class ServedService(ServedObject):
             self.session.send_error(call.callback, error)
 
     async def _forward_request(self, data: Any, request: Request) -> None:
-        """One request, until the peer has given its last reply."""
+        """Forward a request, until the peer has given its last reply."""
         await self.session.connection.send_buffer.wait_room()
         replies = _RepliesToRequest(self)
         try:
@@ -150,7 +173,7 @@ class ServedService(ServedObject):
 
 
 class _RepliesToRequest:
-    """What a provider gives for one request: ``on_reply`` is the function it calls."""
+    """The replies of a provider to one request: ``on_reply`` is the function that it calls."""
 
     def __init__(self, owner: ServedService) -> None:
         self._owner = owner
@@ -161,7 +184,10 @@ class _RepliesToRequest:
         if self._over:
             return
         if self._waiting.qsize() >= MAX_WAITING_PARTS:
-            failed = RequestFailed(service=self._owner.name, reason=f"the provider gave more than {MAX_WAITING_PARTS} partial replies at once")
+            failed = RequestFailed(
+                service=self._owner.name,
+                reason=f"the provider gave more than {MAX_WAITING_PARTS} partial replies at once",
+            )
             error, is_part = error_codec.error_to_wire(failed), False
         self._over = is_part is not True or error is not None
         session = self._owner.session

@@ -7,11 +7,12 @@ import java.util.regex.Pattern;
 import org.apache.spark.SparkThrowable;
 
 /**
- * Every error this module raises on purpose. Its message is {@code [CODE] what was found; what was expected; what to do}, word for word
- * Python's, and holds no secret.
+ * Every error this module raises on purpose. The message is
+ * {@code [CODE] found; expected; what to do}, word for word as in Python, and holds no secret.
  *
- * <p>PySpark prints errors of a few classes as one line, and IllegalArgumentException is the only fitting one of them that may be extended; any other
- * is a Py4JJavaError with a Java stack. With a condition of its own it comes out of a task as it is, not within "Job aborted".
+ * <p>PySpark prints errors of a few classes as one line, and IllegalArgumentException is the only
+ * fitting one of them that may be extended; any other is a Py4JJavaError with a Java stack. With a
+ * condition of its own it comes out of a task as it is, not within "Job aborted".
  */
 public final class BusException extends IllegalArgumentException implements SparkThrowable {
     private static final Pattern FIELD = Pattern.compile("\\{(\\w+)(!r)?\\}");
@@ -25,12 +26,15 @@ public final class BusException extends IllegalArgumentException implements Spar
         this.details = details;
     }
 
-    /** An error of this kind; {@code details} are names and values in turn, as the kind's template needs them. */
+    /**
+     * An error of this kind; {@code details} are names and values in turn, as the kind's template
+     * needs them.
+     */
     public static BusException of(ErrorKind kind, Object... details) {
         return withCause(null, kind, details);
     }
 
-    /** The same with its cause, whose text is printed, too: it must hold no secret. */
+    /** An error with its cause. The text of the cause is printed, too: it must hold no secret. */
     public static BusException withCause(Throwable cause, ErrorKind kind, Object... details) {
         LinkedHashMap<String, String> named = new LinkedHashMap<>();
         for (int i = 0; i < details.length; i += 2) {
@@ -44,7 +48,7 @@ public final class BusException extends IllegalArgumentException implements Spar
         return of(ErrorKind.CONFIG, "reason", reason);
     }
 
-    /** What went wrong, for programs. */
+    /** The error code, for programs. */
     public ErrorKind kind() {
         return kind;
     }
@@ -55,7 +59,7 @@ public final class BusException extends IllegalArgumentException implements Spar
         return kind.code();
     }
 
-    /** What was found, by name. */
+    /** The details of the error, by name. */
     @Override
     public Map<String, String> getMessageParameters() {
         return details;

@@ -22,10 +22,13 @@ import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * The queues of a bus, and its topics by their names, as tables: {@code spark.sql.catalog.bus = busmq.spark.BusmqCatalog}, with {@code spark.sql.catalog.bus.redis.url} and the
- * other {@code redis.*} options beside it. Gap: a catalog is a Java class.
+ * The queues of a bus, and its topics by their names, as tables:
+ * {@code spark.sql.catalog.bus = busmq.spark.BusmqCatalog}, with
+ * {@code spark.sql.catalog.bus.redis.url} and the other {@code redis.*} options beside it. Gap: a
+ * catalog is a Java class.
  *
- * <p>SELECT is a snapshot, which removes nothing, INSERT appends, and CREATE TABLE makes a queue. SQL removes none.
+ * <p>SELECT is a snapshot, which removes nothing, INSERT appends, and CREATE TABLE makes a queue.
+ * SQL removes none.
  */
 public final class BusmqCatalog implements TableCatalog {
     private String name;

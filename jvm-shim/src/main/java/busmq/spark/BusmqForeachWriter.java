@@ -13,11 +13,14 @@ import org.apache.spark.sql.ForeachWriter;
 import org.apache.spark.sql.Row;
 
 /**
- * Rows into queues through {@code writeStream.foreach}: the one way to write with milliseconds of latency that needs no setting of the engine,
- * since its list of sinks for real-time mode has foreach on it. At least once, in order. Options and columns are those of the sink.
+ * Rows into queues through {@code writeStream.foreach}: the one way to write with milliseconds of
+ * latency that needs no setting of the engine, since its list of sinks for real-time mode has
+ * foreach on it. At least once, in order. Options and columns are those of the sink.
  *
- * <p>From Python: {@code df.writeStream._jwrite.foreach(spark._jvm.busmq.spark.BusmqForeachWriter(options))}, options a dictionary. Gap: a
- * Python foreach is allowed in real-time mode, but its rows wait for seconds in a buffer.
+ * <p>From Python:
+ * {@code df.writeStream._jwrite.foreach(spark._jvm.busmq.spark.BusmqForeachWriter(options))},
+ * options a dictionary. Gap: a Python foreach is allowed in real-time mode, but its rows wait for
+ * seconds in a buffer.
  */
 public final class BusmqForeachWriter extends ForeachWriter<Row> {
     private final WriteOptions options;
@@ -27,7 +30,10 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
     private transient long firstPartition;
     private transient long rows;
 
-    /** Throws BUSMQ_CONFIG for a wrong option, before anything is connected. Columns are looked at when the first row comes. */
+    /**
+     * Throws BUSMQ_CONFIG for a wrong option, before anything is connected. Columns are looked at
+     * when the first row comes.
+     */
     public BusmqForeachWriter(Map<String, String> options) {
         this.options = WriteOptions.parse(options);
         boolean asked = options.keySet().stream().anyMatch("delivery"::equalsIgnoreCase);

@@ -15,10 +15,11 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * {@code format("busmq")} where the jar is on the class path: this module for what it can do, and the Python data source of the same name for
- * the rest; {@link EngineChoice} decides.
+ * {@code format("busmq")} where the jar is on the class path: this module for what it can do, and
+ * the Python data source of the same name for the rest; {@link EngineChoice} decides.
  *
- * <p>Spark takes a Java data source before a Python one of the same name, in silence. It makes one of these for each use.
+ * <p>Spark takes a Java data source before a Python one of the same name, in silence. It makes one
+ * of these for each use.
  */
 public final class BusmqProvider implements TableProvider, DataSourceRegister {
     private PythonDataSourceDelegate python;
@@ -28,7 +29,10 @@ public final class BusmqProvider implements TableProvider, DataSourceRegister {
         return "busmq";
     }
 
-    /** Called for a read without a schema of the user's, at {@code load()}: what is wrong with the options is said there, as Python says it. */
+    /**
+     * Called at {@code load()} for a read without a schema from the user. Wrong options fail there,
+     * with the errors of Python.
+     */
     @Override
     public StructType inferSchema(CaseInsensitiveStringMap options) {
         if (engine(options.asCaseSensitiveMap()) == EngineChoice.PYTHON) {
@@ -57,7 +61,7 @@ public final class BusmqProvider implements TableProvider, DataSourceRegister {
         return EngineChoice.of(options, setting, org.apache.spark.package$.MODULE$.SPARK_VERSION(), System.getenv());
     }
 
-    /** One for the schema and the table, since it caches what Python has answered. */
+    /** One provider serves the schema and the table, since it caches the answers of Python. */
     private PythonDataSourceDelegate python() {
         if (python == null) {
             python = new PythonDataSourceDelegate(shortName());

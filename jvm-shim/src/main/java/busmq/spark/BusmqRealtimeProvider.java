@@ -10,7 +10,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * {@code format("busmq-realtime")}: {@code format("busmq")} with {@code engine=java}, under the name it had first; see {@link BusmqProvider}.
+ * {@code format("busmq-realtime")}: {@code format("busmq")} with {@code engine=java}, under the
+ * name it had first; see {@link BusmqProvider}.
  */
 public final class BusmqRealtimeProvider implements TableProvider, DataSourceRegister {
     @Override

@@ -19,8 +19,9 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Queues as a table: a stream of what comes, a snapshot of what is stored, and a place to append to. The options of each use, or the OPTIONS of a
- * CREATE TABLE, name the queues; of the latter each use takes those that apply to it.
+ * Queues as a table: a stream of what comes, a snapshot of what is stored, and a place to append
+ * to. The options of each use, or the OPTIONS of a CREATE TABLE, name the queues; of the latter
+ * each use takes those that apply to it.
  */
 public final class BusmqTable implements SupportsRead, SupportsWrite {
     private static final Set<TableCapability> CAPABILITIES =
@@ -30,7 +31,10 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
     private final StructType schema;
     private final Map<String, String> tableOptions = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
 
-    /** {@code properties} are those of the table, with its OPTIONS; of {@code load()} and {@code save()} they are the options of the use. */
+    /**
+     * {@code properties} are those of the table, with its OPTIONS; of {@code load()} and
+     * {@code save()} they are the options of the use.
+     */
     public BusmqTable(String name, StructType schema, Map<String, String> properties) {
         this.name = name;
         this.schema = schema;
@@ -76,7 +80,9 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
         return "busmq[engine=java]";
     }
 
-    /** The options of one use, before those of the table, without what is for the other use only. */
+    /**
+     * The options of one use, before those of the table, without what is for the other use only.
+     */
     private CaseInsensitiveStringMap optionsFor(String use, String other, CaseInsensitiveStringMap given) {
         Map<String, String> all = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         tableOptions.forEach((name, value) -> {

@@ -10,7 +10,10 @@ public final class ColumnNames {
     private ColumnNames() {
     }
 
-    /** Throws BUSMQ_CONFIG where two columns have one name; the case of letters does not count, as in Spark. */
+    /**
+     * Throws BUSMQ_CONFIG where two columns have one name; the case of letters does not count, as
+     * in Spark.
+     */
     public static void refuseEqual(StructType schema) {
         Map<String, String> met = new HashMap<>();
         for (String name : schema.fieldNames()) {

@@ -3,8 +3,8 @@ package busmq.spark;
 import java.util.Arrays;
 
 /**
- * The errors of {@code busmq_spark/errors} that this module can meet. Their words are those of the contract, in Python's form: {@code {name}} and
- * {@code {name!r}}.
+ * The errors of {@code busmq_spark/errors} that this module can meet. Their words are those of the
+ * contract, in Python's form: {@code {name}} and {@code {name!r}}.
  */
 public enum ErrorKind {
     CONFIG("BUSMQ_CONFIG"),

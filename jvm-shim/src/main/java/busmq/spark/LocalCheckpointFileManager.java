@@ -12,10 +12,12 @@ import org.apache.hadoop.fs.PathFilter;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
 
 /**
- * Checkpoints on a local or mounted disk, fast: see {@link NioCheckpointFileManager}. A checkpoint anywhere else is left to the manager that Spark would
- * have chosen. Gap: Spark makes its checkpoint file manager from the name of a Java class.
+ * Checkpoints on a local or mounted disk, fast: see {@link NioCheckpointFileManager}. A checkpoint
+ * anywhere else is left to the manager that Spark would have chosen. Gap: Spark makes its
+ * checkpoint file manager from the name of a Java class.
  *
- * <p>Named in {@code spark.sql.streaming.checkpointFileManagerClass}; Spark calls the constructor for every folder of a checkpoint.
+ * <p>Named in {@code spark.sql.streaming.checkpointFileManagerClass}; Spark calls the constructor
+ * for every folder of a checkpoint.
  */
 public final class LocalCheckpointFileManager implements CheckpointFileManager {
     private static final String SETTING = "spark.sql.streaming.checkpointFileManagerClass";
@@ -24,7 +26,8 @@ public final class LocalCheckpointFileManager implements CheckpointFileManager {
 
     public LocalCheckpointFileManager(Path folder, Configuration settings) throws IOException {
         FileSystem system = folder.getFileSystem(settings);
-        // Hadoop's, or Hive's that Spark brings: another class was configured for what it does, and is left alone.
+        // Hadoop's, or Hive's that Spark brings: another class was configured for what it does, and
+        // is left alone.
         boolean known = system.getClass().getName().startsWith("org.apache.hadoop.");
         manager = known && system instanceof LocalFileSystem local ? new NioCheckpointFileManager(folder, local) : defaultManager(folder, settings);
     }

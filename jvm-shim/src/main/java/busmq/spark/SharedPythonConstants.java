@@ -16,15 +16,19 @@ import java.util.TreeSet;
 import java.util.stream.Collectors;
 
 /**
- * What this module and the Python package have in common, from {@code contract.json}, which is made of the Python sources. A name that is not in it
- * is an error as soon as the class that reads it is loaded.
+ * Constants that this module shares with the Python package, from {@code contract.json}, which is
+ * generated from the Python sources. A name that is not in it is an error as soon as the class that
+ * reads it is loaded.
  */
 public final class SharedPythonConstants {
     private static final JsonNode ROOT = load();
 
     private SharedPythonConstants() {}
 
-    /** What is known of an option without the class that parses it; no {@code fallback}: null. */
+    /**
+     * The declaration of an option, without the class that parses it. {@code fallback} is null
+     * where there is none.
+     */
     public record Option(String alias, String fallback) {}
 
     /** The version of the Python package that this jar was made with. */
@@ -32,7 +36,10 @@ public final class SharedPythonConstants {
         return version(ROOT);
     }
 
-    /** Throws BUSMQ_JAR_VERSION where the class path has jars of several versions, of which classes would be mixed. */
+    /**
+     * Throws BUSMQ_JAR_VERSION where the class path has jars of several versions, of which classes
+     * would be mixed.
+     */
     static void refuseOtherJars() {
         Map<String, String> jars = new TreeMap<>();
         try {
@@ -58,7 +65,7 @@ public final class SharedPythonConstants {
         return entry("numbers", name).longValue();
     }
 
-    /** The same as an int. */
+    /** Return a constant as an int. */
     public static int intNumber(String name) {
         return Math.toIntExact(number(name));
     }
@@ -84,13 +91,19 @@ public final class SharedPythonConstants {
         return words(ROOT.get("engineOptions"));
     }
 
-    /** What the error for an option of Spark's Kafka source says, {@code name} in small letters; null where it is none that is known by another name. */
+    /**
+     * Return the error text for an option of Spark's Kafka source; {@code name} is in small
+     * letters. Null where the option has no other name here.
+     */
     public static String kafkaOptionHint(String name) {
         JsonNode known = ROOT.get("kafkaOptionHints").get(name);
         return known != null ? known.textValue() : name.startsWith("kafka.") ? text("kafkaClientHint") : null;
     }
 
-    /** How many of the smallest unit ({@code seconds} or {@code bytes}) each letter stands for. */
+    /**
+     * Return the factor of each unit letter, in the smallest unit ({@code seconds} or
+     * {@code bytes}).
+     */
     public static Map<String, Long> units(String of) {
         Map<String, Long> units = new LinkedHashMap<>();
         entry("units", of).properties().forEach(entry -> units.put(entry.getKey(), entry.getValue().longValue()));
@@ -104,7 +117,10 @@ public final class SharedPythonConstants {
         return names;
     }
 
-    /** Whether the use, {@code read} or {@code write}, takes an option of this name or alias, in whatever case. */
+    /**
+     * Whether the use, {@code read} or {@code write}, takes an option of this name or alias, in
+     * whatever case.
+     */
     public static boolean takesOption(String use, String name) {
         return optionNames(use).stream().anyMatch(each -> each.equalsIgnoreCase(name) || option(each).alias().equalsIgnoreCase(name));
     }

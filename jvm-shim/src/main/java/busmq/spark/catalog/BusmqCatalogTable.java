@@ -20,7 +20,10 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** One queue or topic by its name: a {@link BusmqTable} whose options say where it is. Streams may read and write it, too. */
+/**
+ * A queue or topic by its name: a {@link BusmqTable} with options that locate it. Streams may read
+ * and write it, too.
+ */
 public final class BusmqCatalogTable implements SupportsRead, SupportsWrite {
     private final String catalog;
     private final String name;
@@ -65,7 +68,9 @@ public final class BusmqCatalogTable implements SupportsRead, SupportsWrite {
         return table.capabilities();
     }
 
-    /** The output of DESCRIBE EXTENDED: the queue or topic as it was when Spark looked the table up. */
+    /**
+     * The output of DESCRIBE EXTENDED: the queue or topic as it was when Spark looked the table up.
+     */
     @Override
     public Map<String, String> properties() {
         Map<String, String> all = new TreeMap<>(tableProperties);
@@ -83,7 +88,10 @@ public final class BusmqCatalogTable implements SupportsRead, SupportsWrite {
         return table.newWriteBuilder(new BusmqLogicalWriteInfo(info, withName(info.options(), isTopic ? "topic" : "queue", List.of("queue", "topic"))));
     }
 
-    /** The options of one use, those of the catalog, and the table's own place; none of {@code places} may be given beside it. */
+    /**
+     * The options of one use, those of the catalog, and the table's own place; none of
+     * {@code places} may be given beside it.
+     */
     private CaseInsensitiveStringMap withName(CaseInsensitiveStringMap options, String place, List<String> places) {
         places.stream().filter(options::containsKey).findFirst().ifPresent(named -> {
             String of = named.equals("topic") ? "a topic" : "a queue";

@@ -11,17 +11,23 @@ import java.util.TreeMap;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 
-/** What CREATE TABLE may say of a queue: its ttl and its maxsize, as TBLPROPERTIES or OPTIONS, and columns that a queue has. */
+/**
+ * Parser of CREATE TABLE for a queue: its ttl and its maxsize, as TBLPROPERTIES or OPTIONS, and the
+ * columns of a queue.
+ */
 public final class CreateTableOptionsParser {
     private static final Set<String> FORMATS = Set.of("busmq", "busmq-realtime");
     private static final Set<String> QUEUE_PROPERTIES = Set.of("ttl", "maxsize");
-    /** What Spark adds by itself. */
+    /** Properties that Spark adds by itself. */
     private static final Set<String> SPARK_PROPERTIES = Set.of(TableCatalog.PROP_PROVIDER, TableCatalog.PROP_OWNER, TableCatalog.PROP_TABLE_TYPE,
             TableCatalog.PROP_IS_MANAGED_LOCATION);
 
     private CreateTableOptionsParser() {}
 
-    /** The options to create the queue with; {@code given} are those of the catalog. Throws BUSMQ_CONFIG for what a queue cannot be. */
+    /**
+     * The options to create the queue with; {@code given} are those of the catalog. Throws
+     * BUSMQ_CONFIG for what a queue cannot be.
+     */
     public static WriteOptions parse(String queue, TableInfo info, Map<String, String> given) {
         SourceSchema.check(info.schema(), false);
         if (info.partitions().length > 0) {

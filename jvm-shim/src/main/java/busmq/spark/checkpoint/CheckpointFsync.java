@@ -9,7 +9,7 @@ import java.nio.file.StandardOpenOption;
 import java.util.ArrayDeque;
 import java.util.Deque;
 
-/** What makes files survive a loss of power. */
+/** Synchronisation of files and folders with the disk, so that they survive a loss of power. */
 public class CheckpointFsync {
     private volatile boolean hasSyncedFolder;
 
@@ -32,8 +32,9 @@ public class CheckpointFsync {
         } catch (ClosedChannelException interrupted) {
             throw interrupted;
         } catch (IOException error) {
-            // Some mounted disks sync no folder: they keep names as well as they can, and no call of ours changes that. The error's
-            // text cannot be compared, it is localised; an earlier sync shows that the disk can sync folders.
+            // Some mounted disks sync no folder: they keep names as well as they can, and no call
+            // of ours changes that. The error's text cannot be compared, it is localised; an
+            // earlier sync shows that the disk can sync folders.
             if (hasSyncedFolder) {
                 throw error;
             }

@@ -17,10 +17,12 @@ import java.util.Map;
 import java.util.UUID;
 
 /**
- * A file that is there whole when {@link #close} has returned, and stays so if the machine loses its power, or else is not there at all.
+ * A file that is there whole when {@link #close} has returned, and stays so if the machine loses
+ * its power, or else is not there at all.
  *
- * <p>The rules: the bytes are on the disk before the name is, the name appears in one step, and the folder that holds the name is on the disk
- * before {@link #close} returns. A process killed before that leaves at most a hidden file {@code .name.<uuid>.tmp}, which nothing reads.
+ * <p>The rules: the bytes are on the disk before the name is, the name appears in one step, and the
+ * folder that holds the name is on the disk before {@link #close} returns. A process killed before
+ * that leaves at most a hidden file {@code .name.<uuid>.tmp}, which nothing reads.
  */
 public final class DurableFile extends OutputStream {
     /** The writer that made a lock this old has died: a lock is held for one rename. */
@@ -44,7 +46,10 @@ public final class DurableFile extends OutputStream {
     private final OutputStream out;
     private boolean closed;
 
-    /** {@code replace}: an older file of this name is replaced; otherwise it stays, and {@link #close} fails. */
+    /**
+     * {@code replace}: an older file of this name is replaced; otherwise it stays, and
+     * {@link #close} fails.
+     */
     public DurableFile(Path target, boolean replace, CheckpointFsync disk) throws IOException {
         this.target = target;
         this.replace = replace;
@@ -99,7 +104,10 @@ public final class DurableFile extends OutputStream {
         }
     }
 
-    /** Whether this process has put this file where it is, and no other into its folder since: it is on the disk then, and so is its name. */
+    /**
+     * Whether this process has put this file where it is, and no other into its folder since: it is
+     * on the disk then, and so is its name.
+     */
     public static boolean isNewest(Path file) {
         FileIdentity now = FileIdentity.of(file);
         synchronized (NEWEST_FILES) {
@@ -118,7 +126,8 @@ public final class DurableFile extends OutputStream {
     }
 
     private void putInPlace() throws IOException {
-        // The checksum that another manager wrote for an earlier file of this name: by it the new file would count as damaged.
+        // The checksum that another manager wrote for an earlier file of this name: by it the new
+        // file would count as damaged.
         Files.deleteIfExists(target.resolveSibling("." + target.getFileName() + ".crc"));
         if (replace) {
             Files.move(hidden, target, StandardCopyOption.ATOMIC_MOVE);
@@ -138,14 +147,20 @@ public final class DurableFile extends OutputStream {
         }
     }
 
-    /** Over a network the answer to our own link may be lost: the client repeats the request, and the server replies that the name is taken. */
+    /**
+     * Over a network the answer to our own link may be lost: the client repeats the request, and
+     * the server replies that the name is taken.
+     */
     private void checkIsThisFile(FileAlreadyExistsException taken) throws IOException {
         if (!Files.isSameFile(target, hidden)) {
             throw taken;
         }
     }
 
-    /** For mounted disks without links. A rename replaces, so a writer holds a lock from its check to its rename. */
+    /**
+     * For mounted disks without links. A rename replaces, so a writer holds a lock from its check
+     * to its rename.
+     */
     private void renameUnderLock() throws IOException {
         Path lock = target.resolveSibling("." + target.getFileName() + ".lock");
         if (isAbandoned(lock)) {
@@ -163,7 +178,10 @@ public final class DurableFile extends OutputStream {
         }
     }
 
-    /** Of two writers that have seen the same abandoned lock only one may delete it: the second would delete the new lock of the first. */
+    /**
+     * Of two writers that have seen the same abandoned lock only one may delete it: the second
+     * would delete the new lock of the first.
+     */
     private void breakLock(Path lock) throws IOException {
         Path breaking = Files.createFile(lock.resolveSibling(lock.getFileName() + ".break"));
         try {

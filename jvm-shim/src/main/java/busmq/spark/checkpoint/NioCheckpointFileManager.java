@@ -19,8 +19,9 @@ import org.apache.hadoop.fs.PathFilter;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
 
 /**
- * Checkpoint files through java.nio. Spark's managers go through Hadoop, which without its native library starts small programs for every
- * file to set its mode and read links: most of the time of an empty batch.
+ * Checkpoint files through java.nio. Spark's managers go through Hadoop, which without its native
+ * library starts small programs for every file to set its mode and read links: most of the time of
+ * an empty batch.
  *
  * <p>Files of Spark's managers are read and replaced like its own, and the other way round.
  */
@@ -89,8 +90,9 @@ public final class NioCheckpointFileManager implements CheckpointFileManager {
     }
 
     /**
-     * Checksums that Hadoop keeps beside a file, and hides, too; and files that are not there yet, or never will be, since their writer was killed.
-     * Spark begins no query where it finds one beside the first entry of a log.
+     * Checksums that Hadoop keeps beside a file, and hides, too; and files that are not there yet,
+     * or never will be, since their writer was killed. Spark begins no query where it finds one
+     * beside the first entry of a log.
      */
     private static boolean isHidden(String name) {
         return name.startsWith(".") && (name.endsWith(".crc") || name.endsWith(".tmp"));
@@ -136,7 +138,10 @@ public final class NioCheckpointFileManager implements CheckpointFileManager {
         return java.nio.file.Path.of(fileSystem.makeQualified(path).toUri().getPath());
     }
 
-    /** Spark's interface is Scala and declares none, but its callers wait for an IOException, not one in another. */
+    /**
+     * Spark's interface is Scala and declares none, but its callers wait for an IOException, not
+     * one in another.
+     */
     @SuppressWarnings("unchecked")
     private static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
         throw (E) error;
@@ -166,7 +171,8 @@ public final class NioCheckpointFileManager implements CheckpointFileManager {
             try {
                 file.cancel();
             } catch (IOException ignored) {
-                // The caller that cancels has an error of its own to report, and what is left has a hidden name.
+                // The caller that cancels has an error of its own to report, and what is left has a
+                // hidden name.
             }
         }
     }

@@ -15,8 +15,9 @@ import java.util.TreeMap;
 import java.util.function.Function;
 
 /**
- * Where the next batch of the source ends: decided from the positions before it, the options, and what the queues hold now, as
- * busmq_spark/core/batch_planner.py does. It has no connection and no clock: tests/golden/plans-v1.json tests both.
+ * The planner of batches: it finds the end of the next batch from the positions before it, the
+ * options, and the states of the queues, as busmq_spark/core/batch_planner.py does. It has no
+ * connection and no clock: tests/golden/plans-v1.json tests both.
  */
 public final class BatchPlanner {
     private static final long MAX_ID = SharedPythonConstants.number("maxId");
@@ -33,7 +34,8 @@ public final class BatchPlanner {
     /**
      * The queues that a stream holds.
      *
-     * @param entering where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over
+     * @param entering where queues begin that startingOffsets counts for: decided once, so that
+     *     what is pushed meanwhile is not passed over
      * @param isFirstBatch whether startingOffsets counts for queues that are new
      */
     public record AcquiredQueues(Set<String> queues, Map<String, Position> entering, boolean isFirstBatch) {}
@@ -43,7 +45,7 @@ public final class BatchPlanner {
         this.io = io;
     }
 
-    /** Trigger.AvailableNow: what is stored at the first planning is what is available now. */
+    /** Trigger.AvailableNow: the query reads the messages that are stored at the first planning. */
     public void prepareForAvailableNow() {
         ceiling = new HashMap<>();
     }
@@ -58,8 +60,8 @@ public final class BatchPlanner {
     }
 
     /**
-     * Whether planning finds something beyond {@code begin} by what is known already. {@code nowMs}, here and for {@code plan}: by a clock that only
-     * goes forward.
+     * Whether planning finds something beyond {@code begin} by what is known already.
+     * {@code nowMs}, here and for {@code plan}: by a clock that only goes forward.
      */
     public boolean hasMore(Map<String, Position> begin, AcquiredQueues held, long nowMs) {
         if (!held.queues().equals(begin.keySet())) {
@@ -69,7 +71,10 @@ public final class BatchPlanner {
         return count > 0 && !areTooFew(count, nowMs);
     }
 
-    /** Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now. */
+    /**
+     * Whether so many new messages are too few for a batch: never for the first one of this
+     * planner, nor for what is available now.
+     */
     private boolean areTooFew(long count, long nowMs) {
         if (options.minMessages() == null || availableNow() || lastBatchMs == null) {
             return false;
@@ -78,8 +83,8 @@ public final class BatchPlanner {
     }
 
     /**
-     * Whether ids were given out since the last planning, as far as is known: one small command per server. A planning right after a true answer makes
-     * that known again.
+     * Whether ids were given out since the last planning, as far as is known: one small command per
+     * server. A planning right after a true answer makes that known again.
      */
     public boolean hasNewIds(AcquiredQueues held) {
         polledCounters = io.askQueueCounters(held.queues());
@@ -95,7 +100,7 @@ public final class BatchPlanner {
     }
 
     /**
-     * What the queues hold now.
+     * Return the states of the queues.
      *
      * @param entries where the next batch begins
      * @param newest the newest message
@@ -103,7 +108,10 @@ public final class BatchPlanner {
      */
     private record BatchPlanInput(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> markIds, Map<String, String> marks) {}
 
-    /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. Sorted by name. */
+    /**
+     * Return the start of the next batch in each queue: its position, or its entry into the query.
+     * Sorted by name.
+     */
     public Map<String, Position> entries(Map<String, Position> begin, AcquiredQueues held) {
         Map<String, Position> found = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         found.putAll(askQueues(begin, held, true).entries());
@@ -150,7 +158,10 @@ public final class BatchPlanner {
         return new BatchPlanInput(entries, newest, markIds, marks);
     }
 
-    /** Where the queues that have a position are likely to be read up to, by what the last planning saw: at least the next message. */
+    /**
+     * Predict the end of the batch in each queue with a position, from the last planning: at least
+     * the next message.
+     */
     private Map<String, Long> predictEnds(Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
         Map<String, Long> upto = new HashMap<>();
         held.queues().stream().filter(begin::containsKey).forEach(queue -> upto.put(queue, withinCeiling(queue, MAX_ID)));
@@ -167,7 +178,10 @@ public final class BatchPlanner {
         return upto;
     }
 
-    /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps and the minimum of the options. */
+    /**
+     * The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores
+     * the caps and the minimum of the options.
+     */
     public Map<String, Position> plan(Map<String, Position> begin, AcquiredQueues held, boolean unlimited, long nowMs) {
         BatchPlanInput found = askQueues(begin, held, unlimited);
         Map<String, Position> entries = found.entries();
@@ -195,7 +209,10 @@ public final class BatchPlanner {
         return ends;
     }
 
-    /** Whether a queue is entered, since it had no position before or lost messages: then its end says where the batch begins. */
+    /**
+     * Whether a queue is entered, since it had no position before or lost messages: then its end
+     * says where the batch begins.
+     */
     private static boolean startsAnew(Position entry, Position before) {
         return !entry.equals(before);
     }
@@ -225,14 +242,19 @@ public final class BatchPlanner {
         return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
     }
 
-    /** Where a queue begins that is not in the checkpoint: at its oldest message, or as startingOffsets says where that counts. */
+    /**
+     * Return the start of a queue that is not in the checkpoint: its oldest message, or the start
+     * of startingOffsets where that applies.
+     */
     public static OffsetBound firstStart(ReadOptions options, String queue, boolean isFirstBatch) {
         return isFirstBatch ? options.startOf(queue) : OffsetBound.EARLIEST;
     }
 
     /**
-     * The same, where a start is a time the last id before it. {@code unknown}: {@code earliest} or {@code latest} where a clock does not reach back to
-     * the time, {@code error} to throw BUSMQ_TIME_UNKNOWN. Throws BUSMQ_CONFIG for a time that is still to come.
+     * Return the starts with each time replaced by the last id before it. {@code unknown}:
+     * {@code earliest} or {@code latest} where a clock does not reach back to the time,
+     * {@code error} to throw BUSMQ_TIME_UNKNOWN. Throws BUSMQ_CONFIG for a time that is still to
+     * come.
      */
     public static Map<String, OffsetBound> withoutTimes(Map<String, OffsetBound> starts, String unknown, Function<Map<String, Long>, Map<String, TimeLookupResult>> find) {
         Map<String, Long> times = new HashMap<>();
@@ -248,7 +270,10 @@ public final class BatchPlanner {
         return found;
     }
 
-    /** The last id that counts as read where a queue enters the query. Throws for one that was not given out yet. */
+    /**
+     * The last id that counts as read where a queue enters the query. Throws for one that was not
+     * given out yet.
+     */
     public static long startsAfter(String queue, OffsetBound start, QueueState state) {
         long last = switch (start.kind()) {
             case EARLIEST -> state.floor();
@@ -269,7 +294,7 @@ public final class BatchPlanner {
         }
     }
 
-    /** What is gone of the messages after an id that startingOffsets names; null for nothing. */
+    /** Return the lost range after an id of startingOffsets; null where no message is gone. */
     public static Loss findLossAtStart(long last, QueueState state) {
         long ids = state.floor() - last;
         return ids <= 0 ? null : new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.describeStored(state), ids);
@@ -307,8 +332,9 @@ public final class BatchPlanner {
     }
 
     /**
-     * Rows such that their values fit the budget: every queue gets the same part, what one leaves goes to the next; at least one row in all. A
-     * queue whose next message was larger than its part is first in line for the next batch, and may use all of it.
+     * Rows such that their values fit the budget: every queue gets the same part, what one leaves
+     * goes to the next; at least one row in all. A queue whose next message was larger than its
+     * part is first in line for the next batch, and may use all of it.
      */
     private Map<String, Long> withinBytes(Map<String, Position> entries, Map<String, Long> available, long budget) {
         List<String> line = available.keySet().stream().filter(queue -> available.get(queue) > 0)

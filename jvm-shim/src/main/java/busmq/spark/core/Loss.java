@@ -6,7 +6,8 @@ import java.util.Collections;
 /**
  * Messages that were planned and are gone.
  *
- * @param kind as the {@code kind} of the Python errors, or {@code removed} when the state alone does not show by which client
+ * @param kind as the {@code kind} of the Python errors, or {@code removed} when the state alone
+ *     does not show by which client
  * @param ids how many ids are known to be missing; 0 when the number is unknown
  */
 public record Loss(String kind, String expected, String found, long ids) {
@@ -14,7 +15,10 @@ public record Loss(String kind, String expected, String found, long ids) {
         this(kind, expected, found, 0);
     }
 
-    /** What is lost between a position and the queue as it is now; null when everything after the position is still there. */
+    /**
+     * A loss between a position and the present queue; null when each message after the position is
+     * stored.
+     */
     public static Loss between(Position at, QueueState now) {
         String following = "ids from " + (at.last() + 1) + " on";
         if (!now.exists()) {
@@ -39,8 +43,9 @@ public record Loss(String kind, String expected, String found, long ids) {
     }
 
     /**
-     * How many stored messages that this reader has not read are deleted, at once or when they are kept no longer, once it has acked {@code last}: at
-     * most so many where ids have holes. What all have acknowledged before is not among them.
+     * Return the number of stored messages that an ack of {@code last} deletes unread, at once or
+     * when retention ends. It is an upper bound where ids have holes. Messages that all readers
+     * have acknowledged before do not count.
      *
      * @param own the acked id of its subscription, null when it has none yet
      * @param others those of the other subscriptions
@@ -53,7 +58,7 @@ public record Loss(String kind, String expected, String found, long ids) {
         return Math.max(0, Math.min(now.count(), end - Math.max(Math.max(now.floor(), now.done()), own == null ? 0 : own)));
     }
 
-    /** What is still there, for people. */
+    /** Return a description of the stored messages, for people. */
     public static String describeStored(QueueState now) {
         return now.count() > 0 ? "oldest stored id " + now.oldest() : "nothing stored after id " + now.lastId();
     }

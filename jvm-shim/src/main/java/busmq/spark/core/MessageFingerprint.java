@@ -22,7 +22,10 @@ public final class MessageFingerprint {
         return hexDigest("SHA-1", ByteBuffer.wrap(length), first, last).substring(0, DIGITS);
     }
 
-    /** The digest of parts that follow each other, in hex; {@code algorithm} is one that every Java has. */
+    /**
+     * The digest of parts that follow each other, in hex; {@code algorithm} is one that every Java
+     * has.
+     */
     public static String hexDigest(String algorithm, ByteBuffer... parts) {
         try {
             MessageDigest digest = MessageDigest.getInstance(algorithm);

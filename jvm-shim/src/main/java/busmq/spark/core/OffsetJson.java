@@ -35,7 +35,9 @@ public final class OffsetJson {
         return encode(positions, 0);
     }
 
-    /** {@code idle}: above 0 it makes an offset differ from the one before though nothing is new. */
+    /**
+     * {@code idle}: above 0 it makes an offset differ from the one before though nothing is new.
+     */
     public static String encode(Map<String, Position> positions, int idle) {
         StringBuilder out = new StringBuilder("{\"v\": 1, \"queues\": {");
         String between = "";
@@ -56,7 +58,7 @@ public final class OffsetJson {
         return out.append(idle > 0 ? "}, \"idle\": " + idle + "}" : "}}").toString();
     }
 
-    /** How often in a row an offset differs from the one before though nothing is new. */
+    /** The number of successive offsets that differ although no message is new. */
     public static int idleCount(String text) {
         return parseObject(text).path("idle").asInt(0);
     }
@@ -72,7 +74,10 @@ public final class OffsetJson {
         return out.append("}, \"lag\": ").append(lag).append(", \"lag_s\": ").append(lagS).append('}').toString();
     }
 
-    /** The positions in an offset, by name. Throws BUSMQ_CONFIG when it is not one of ours, or needs what only the Python source has. */
+    /**
+     * The positions in an offset, by name. Throws BUSMQ_CONFIG when it is not one of ours, or needs
+     * what only the Python source has.
+     */
     public static Map<String, Position> decode(String text) {
         JsonNode offset = parseObject(text);
         if (!offset.has("v")) {
@@ -96,8 +101,8 @@ public final class OffsetJson {
     }
 
     /**
-     * The last id that was done before the batch from {@code start} to {@code end}; the batch reads the ids after it. {@code start} is null for a
-     * queue that enters.
+     * The last id that was done before the batch from {@code start} to {@code end}; the batch reads
+     * the ids after it. {@code start} is null for a queue that enters.
      */
     public static long lastIdBeforeBatch(Position start, Position end) {
         if (start == null || !start.born().equals(end.born())) {
@@ -166,7 +171,7 @@ public final class OffsetJson {
         return a.length() - b.length();
     }
 
-    /** As Python's json.dumps: everything beyond ASCII is escaped. */
+    /** Write text like json.dumps of Python: characters beyond ASCII are escaped. */
     private static StringBuilder appendQuoted(StringBuilder out, String text) {
         out.append('"');
         for (int i = 0; i < text.length(); i++) {

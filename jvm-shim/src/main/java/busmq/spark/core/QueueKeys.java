@@ -4,7 +4,8 @@ import busmq.spark.SharedPythonConstants;
 import java.util.List;
 
 /**
- * Every Redis key of one queue, as {@code core/keys.py} spells them: the only place here that spells a key.
+ * Every Redis key of one queue, as {@code core/keys.py} spells them: the only place here that
+ * spells a key.
  *
  * <p>{@code cluster} puts the base in braces, so that all keys of a queue share a slot.
  */
@@ -43,22 +44,33 @@ public record QueueKeys(String name, boolean cluster) {
         return base() + ":available";
     }
 
-    /** Hash: subscription → last acked id; field {@code :born} names the incarnation they belong to. */
+    /**
+     * Hash: subscription → last acked id; field {@code :born} names the incarnation they belong to.
+     */
     public String acks() {
         return base() + ":acks";
     }
 
-    /** Hash: how far each sink and each real-time query has come in this queue; its fields are in {@code core/keys.py}. */
+    /**
+     * Hash: how far each sink and each real-time query has come in this queue; its fields are in
+     * {@code core/keys.py}.
+     */
     public String sinks() {
         return base() + ":sinks";
     }
 
-    /** List of time, id, time, id …: at that time, in milliseconds since 1970, the newest id was that one. */
+    /**
+     * List of time, id, time, id …: at that time, in milliseconds since 1970, the newest id was
+     * that one.
+     */
     public String clock() {
         return base() + ":clock";
     }
 
-    /** List of total, id, total, id … of a queue that keeps so many bytes of what is acknowledged: all up to that id, so many bytes. */
+    /**
+     * List of total, id, total, id … of a queue that keeps so many bytes of what is acknowledged:
+     * all up to that id, so many bytes.
+     */
     public String bytes() {
         return base() + ":bytes";
     }
@@ -69,15 +81,15 @@ public record QueueKeys(String name, boolean cluster) {
     }
 
     /**
-     * The shared keys and, where the queue has a clock, what a push needs to note times, and to drop what is kept no longer. Queues of channels and
-     * services have none.
+     * The shared keys and, where the queue has a clock, the keys that a push needs to note times
+     * and to end retention. Queues of channels and services have none.
      */
     public List<String> appending() {
         boolean momentary = name().startsWith("channel:") || name().startsWith("service:");
         return momentary ? peerKeys() : List.of(metadata(), messages(), msgid(), toack(), clock(), acks(), bytes());
     }
 
-    /** What is needed to drop what is kept no longer, after an ack or at any time. */
+    /** The keys that a script needs to delete messages beyond the retention limits. */
     public List<String> retentionKeys() {
         return List.of(metadata(), messages(), msgid(), acks(), clock(), bytes());
     }
@@ -125,7 +137,10 @@ public record QueueKeys(String name, boolean cluster) {
         return topicKey(name, cluster) + ":changed";
     }
 
-    /** Hash {@code batch}, {@code manifest}: which staged lists make up the batch that a sink is committing. */
+    /**
+     * Hash {@code batch}, {@code manifest}: which staged lists make up the batch that a sink is
+     * committing.
+     */
     public static String sinkRecord(String sink) {
         return "bus:sink:" + sink;
     }

@@ -8,13 +8,14 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 
 /**
- * One queue as Redis has it now. Ids are 0 when there is none.
+ * The state of a queue in Redis. Ids are 0 when there is none.
  *
  * @param ttlS 0 when the queue does not exist
  * @param born incarnation; empty when none of our parts has touched this life of the queue
  * @param lastId the id given last
  * @param mark fingerprint of the message asked for; empty when it is not stored
- * @param done of a queue that keeps what is acknowledged: everything up to this id has been, by all readers there were; else 0
+ * @param done of a queue that keeps what is acknowledged: everything up to this id has been, by
+ *     all readers there were; else 0
  */
 public record QueueState(
         long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark,
@@ -42,7 +43,10 @@ public record QueueState(
         return ttlS > 0;
     }
 
-    /** The position from which everything stored can be read: one before the oldest message, or the last id given when it is empty. */
+    /**
+     * The position from which everything stored can be read: one before the oldest message, or the
+     * last id given when it is empty.
+     */
     public long floor() {
         return count > 0 ? oldest - 1 : lastId;
     }

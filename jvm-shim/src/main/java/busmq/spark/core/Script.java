@@ -12,8 +12,9 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * One Lua script of {@code busmq_spark/core/lua}; {@code digest} is what EVALSHA takes. The text is put together as {@code core/scripts.py}
- * does, byte for byte, so that both implementations share what Redis has cached.
+ * A Lua script of {@code busmq_spark/core/lua}; {@code digest} is its SHA-1 for EVALSHA. The text
+ * is put together as {@code core/scripts.py} does, byte for byte, so that both implementations
+ * share what Redis has cached.
  */
 public record Script(String name, String text, String digest) {
     private static final String INCLUDE = "-- @include ";

@@ -1,6 +1,9 @@
 package busmq.spark.core;
 
-/** Which server owns a key that none has yet: the sum of its UTF-16 code units modulo their number (protocol chapter 2). */
+/**
+ * Which server owns a key that none has yet: the sum of its UTF-16 code units modulo their number
+ * (protocol chapter 2).
+ */
 public final class ServerIndex {
     private ServerIndex() {
     }

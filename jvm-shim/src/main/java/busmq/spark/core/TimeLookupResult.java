@@ -8,8 +8,8 @@ import java.time.ZoneOffset;
 import java.time.format.DateTimeFormatter;
 
 /**
- * What the clock of a queue says of a time, {@code asked}, as busmq_spark/core/times_of_ids.py has it. Times are milliseconds since 1970; 0 where they are not
- * known.
+ * The answer of a queue's clock to a time, {@code asked}, as in busmq_spark/core/times_of_ids.py.
+ * Times are milliseconds since 1970; 0 where they are not known.
  *
  * @param id the last id that existed before the second of that time; -1 where that is not known
  * @param first the first time that is known
@@ -18,7 +18,10 @@ import java.time.format.DateTimeFormatter;
 public record TimeLookupResult(long id, long first, long last, long now, long asked) {
     private static final DateTimeFormatter ISO = DateTimeFormatter.ofPattern("yyyy-MM-dd'T'HH:mm:ss.SSSxxx").withZone(ZoneOffset.UTC);
 
-    /** {@code id}, where it is known. Throws BUSMQ_TIME_UNKNOWN, and BUSMQ_CONFIG for a time that is still to come. */
+    /**
+     * {@code id}, where it is known. Throws BUSMQ_TIME_UNKNOWN, and BUSMQ_CONFIG for a time that is
+     * still to come.
+     */
     public long lastId(String queue) {
         if (now > 0 && asked > now) {
             throw BusException.configError("the time " + formatTime(asked) + " is still to come: the clock of the server of queue " + PyText.repr(queue)

@@ -20,7 +20,7 @@ public final class TopicPartitioning {
 
     private TopicPartitioning() {}
 
-    /** What the name of a partition queue says. */
+    /** The topic and the partition in the name of a partition queue. */
     public record Partition(String topic, int number) {}
 
     /** The topic and the partition of a queue; null where its name is none of a partition queue. */
@@ -30,7 +30,9 @@ public final class TopicPartitioning {
         return is ? new Partition(found.group(1), Integer.parseInt(found.group(2))) : null;
     }
 
-    /** The partition of a key: CRC-32 (that of zlib) of its bytes, modulo the number of partitions. */
+    /**
+     * The partition of a key: CRC-32 (that of zlib) of its bytes, modulo the number of partitions.
+     */
     public static int partitionOf(byte[] key, int partitions) {
         CRC32 sum = new CRC32();
         sum.update(key);

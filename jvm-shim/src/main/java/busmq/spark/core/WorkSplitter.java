@@ -8,7 +8,10 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Decisions of the source, without a socket: how much to read, and how to cut it. Ranges are first..last, inclusive. */
+/**
+ * Decisions of the source, without a socket: how much to read, and how to cut it. Ranges are
+ * first..last, inclusive.
+ */
 public final class WorkSplitter {
     /** With more ranges than this, small ones share a task. */
     static final int MAX_UNPACKED_RANGES = SharedPythonConstants.intNumber("maxUnpackedRanges");
@@ -19,9 +22,11 @@ public final class WorkSplitter {
     private WorkSplitter() {}
 
     /**
-     * Deal {@code most} messages out to queues that have {@code available}: equal shares, and what small queues leave goes to the others.
+     * Deal {@code most} messages out to queues that have {@code available}: equal shares, and what
+     * small queues leave goes to the others.
      *
-     * <p>Nothing is left over while a queue could take more; a rest that cannot be divided goes to the queues with the most.
+     * <p>Nothing is left over while a queue could take more; a rest that cannot be divided goes to
+     * the queues with the most.
      */
     public static Map<String, Long> shareOut(Map<String, Long> available, long most) {
         Map<String, Long> given = new LinkedHashMap<>();
@@ -48,7 +53,10 @@ public final class WorkSplitter {
         return given;
     }
 
-    /** Cut the ids of a range into at most {@code parts} runs of nearly the same length; keeps order, loses none. */
+    /**
+     * Cut the ids of a range into at most {@code parts} runs of nearly the same length; keeps
+     * order, loses none.
+     */
     public static List<Range> split(Range range, long parts) {
         long size = range.rows();
         long most = Math.max(0, Math.min(parts, size));
@@ -60,7 +68,10 @@ public final class WorkSplitter {
         return runs;
     }
 
-    /** What each task reads. One range a task, cut further for the two options (null: not set); many small ranges share tasks. */
+    /**
+     * Return the ranges of each task. A task has one range, cut further for the two options (null:
+     * not set). Many small ranges share a task.
+     */
     public static List<List<Range>> tasks(List<Range> ranges, Long minPartitions, Long maxRows) {
         long total = ranges.stream().mapToLong(Range::rows).sum();
         List<List<Range>> cut = new ArrayList<>();
@@ -80,7 +91,10 @@ public final class WorkSplitter {
         return packSmallRanges(cut);
     }
 
-    /** Small ranges share tasks. All parts of a queue do, or none of them does: so they stay in their order. */
+    /**
+     * Small ranges share tasks. All parts of a queue do, or none of them does: so they stay in
+     * their order.
+     */
     private static List<List<Range>> packSmallRanges(List<List<Range>> cut) {
         List<List<Range>> packed = new ArrayList<>();
         List<Range> shared = new ArrayList<>();
@@ -106,7 +120,10 @@ public final class WorkSplitter {
         return packed;
     }
 
-    /** Deal queues out to at most {@code readers} readers that run at the same time; in turn, so that each has as many as the others. */
+    /**
+     * Deal queues out to at most {@code readers} readers that run at the same time; in turn, so
+     * that each has as many as the others.
+     */
     public static List<List<String>> queuesPerReader(Collection<String> queues, int readers) {
         List<List<String>> groups = new ArrayList<>();
         int most = Math.min(Math.max(1, readers), queues.size());

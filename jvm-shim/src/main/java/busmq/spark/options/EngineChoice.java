@@ -10,11 +10,14 @@ import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 
-/** Which implementation serves {@code format("busmq")}: option {@code engine}, else the setting of the session, else Java for what it can do. */
+/**
+ * Which implementation serves {@code format("busmq")}: option {@code engine}, else the setting of
+ * the session, else Java for what it can do.
+ */
 public enum EngineChoice {
     JAVA, PYTHON;
 
-    /** Where a session chooses for all its queries; the option goes before it. */
+    /** The setting with which a session chooses for all its queries; the option overrides it. */
     public static final String SETTING = "spark.datasource.busmq.engine";
     static final OptionRow<String> OPTION = OptionRow.of("engine", Parsers.oneOf("auto", "java", "python"));
     private static final Pattern OLD_SPARK = Pattern.compile("([0-3]\\.|4\\.0\\.).*");
@@ -40,7 +43,10 @@ public enum EngineChoice {
         return reason == null ? JAVA : PYTHON;
     }
 
-    /** Throws BUSMQ_ENGINE where what only Java has is used on a Spark that is older than Java's engine, or with engine=python. */
+    /**
+     * Throws BUSMQ_ENGINE where what only Java has is used on a Spark that is older than Java's
+     * engine, or with engine=python.
+     */
     public static void requireJava(Map<String, String> given, String spark) {
         if (OLD_SPARK.matcher(spark).matches()) {
             throw engineError("java", whySparkIsTooOld(spark), "Use format(\"busmq\"), which the engine in Python serves on this Spark");

@@ -9,13 +9,14 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Where reading begins, or ends, in a queue: busmq_spark/starting_offsets.py.
+ * The start or the end of reading in a queue: busmq_spark/starting_offsets.py.
  *
- * @param value the last id that counts as read; milliseconds since 1970, below 0 so long before now; or how many messages
+ * @param value the last id that counts as read; milliseconds since 1970, below 0 so long before
+ *     now; or how many messages
  * @param text as the user gave it
  */
 public record OffsetBound(Kind kind, long value, String text) implements Serializable {
-    /** How a start is given. */
+    /** The form of a start. */
     public enum Kind { EARLIEST, LATEST, ID, TIME, NEWEST }
 
     /** From the oldest stored message. */
@@ -34,7 +35,10 @@ public record OffsetBound(Kind kind, long value, String text) implements Seriali
         return new OffsetBound(Kind.ID, last, String.valueOf(last));
     }
 
-    /** A word, {@code -10m}, {@code -1000 messages}, or a time in ISO 8601 with its offset; null for any other text. */
+    /**
+     * A word, {@code -10m}, {@code -1000 messages}, or a time in ISO 8601 with its offset; null for
+     * any other text.
+     */
     static OffsetBound parseWordOrTime(String text) {
         String low = text.strip().toLowerCase(Locale.ROOT);
         Matcher found = RELATIVE.matcher(low);

@@ -14,7 +14,8 @@ import java.util.Set;
 import java.util.stream.Stream;
 
 /**
- * Option {@code startingOffsets} or {@code endingOffsets}: where reading begins or ends, for all queues or one by one; ask {@link #of}.
+ * Option {@code startingOffsets} or {@code endingOffsets}: where reading begins or ends, for all
+ * queues or one by one; ask {@link #of}.
  *
  * @param all null where the option says nothing about a queue
  */
@@ -82,7 +83,7 @@ public record OffsetsOption(OffsetBound all, Map<String, OffsetBound> queues, Ma
         return OffsetBound.afterId(value.longValue());
     }
 
-    /** What a user has said of a queue; null for nothing. */
+    /** Return the bound that the user has given for a queue; null for none. */
     public OffsetBound of(String queue) {
         OffsetBound found = sources.getOrDefault("local", Map.of()).get(queue);
         return found != null ? found : queues.getOrDefault(queue, all);

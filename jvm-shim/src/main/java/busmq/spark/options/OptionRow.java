@@ -5,14 +5,17 @@ import java.util.List;
 import java.util.Locale;
 import java.util.function.Function;
 
-/** One row of an option table. A parser throws {@link IllegalArgumentException} whose message says what was expected. */
+/**
+ * A row of an option table. A parser throws {@link IllegalArgumentException} whose message says
+ * what was expected.
+ */
 record OptionRow<T>(String name, String alias, Function<String, T> parse, T fallback) {
     /** With the alias and the default of the contract. */
     static <T> OptionRow<T> of(String name, Function<String, T> parse) {
         return of(name, parse, null);
     }
 
-    /** The same; {@code absent} is the value where the contract has no default. */
+    /** Make a row; {@code absent} is the value where the contract has no default. */
     static <T> OptionRow<T> of(String name, Function<String, T> parse, T absent) {
         SharedPythonConstants.Option option = SharedPythonConstants.option(name);
         return new OptionRow<>(name, option.alias(), parse, option.fallback() == null ? absent : parse.apply(option.fallback()));

@@ -14,10 +14,11 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /**
- * The options of one use, parsed once, where they come in; look-up ignores case, as everywhere in Spark. Errors are worded as in {@code option_parsing.py}.
+ * The options of one use, parsed once, where they come in; look-up ignores case, as everywhere in
+ * Spark. Errors are worded as in {@code option_parsing.py}.
  */
 final class OptionTable {
-    /** What Spark itself takes from the same option map; not ours, so not an error. */
+    /** Options that Spark itself takes from the same map; they are no errors. */
     private static final Set<String> SPARK_OPTIONS = SharedPythonConstants.sparkOptionNames();
 
     private final Map<String, OptionRow<?>> rows = new LinkedHashMap<>();
@@ -66,7 +67,7 @@ final class OptionTable {
         return "unknown option " + PyText.repr(name) + "; " + hint;
     }
 
-    /** What was given, and the defaults of the rest. */
+    /** Return the given values, with defaults for the other options. */
     static final class Values {
         private final Map<OptionRow<?>, Object> given = new HashMap<>();
         private final Map<OptionRow<?>, String> givenNames = new HashMap<>();

@@ -185,7 +185,10 @@ final class Parsers {
         return text;
     }
 
-    /** Blanks around numbers and words of a fixed list mean nothing; all else keeps them, or is refused. */
+    /**
+     * Blanks around numbers and words of a fixed list mean nothing; all else keeps them, or is
+     * refused.
+     */
     private static String withoutBlanks(String text) {
         return text.replaceAll("^[ \\t]+|[ \\t]+$", "");
     }

@@ -13,8 +13,8 @@ import java.util.TreeSet;
 import java.util.stream.Stream;
 
 /**
- * Options of the source, as {@code options.ReadOptions} of the Python package, without federation. What was not given and has no default is
- * null.
+ * Options of the source, as {@code options.ReadOptions} of the Python package, without federation.
+ * An option without a value and without a default is null.
  *
  * @param ack {@code commit} or {@code none}
  */
@@ -54,7 +54,10 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
             TRIGGER_DELAY, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, INCLUDE_TIMESTAMP, JOB_FIELDS, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
             IDLE_POLL_MS)).toList());
 
-    /** The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
+    /**
+     * The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before
+     * anything is connected.
+     */
     public static ReadOptions parse(Map<String, String> given) {
         OptionTable.Values values = TABLE.parse(given);
         String pattern = values.get(PATTERN);
@@ -124,7 +127,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         });
     }
 
-    /** What one of the options says of a queue, else of its topic. */
+    /** Return the bound that an option gives for a queue, else for its topic. */
     private OffsetBound startOrTopicStart(OffsetsOption starts, String queue) {
         OffsetBound found = starts.of(queue);
         return found != null || !topic.contains(topicOf(queue)) ? found : starts.of(topicOf(queue));
@@ -135,13 +138,13 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         return found == null ? "" : found.topic();
     }
 
-    /** Where reading begins in a queue. */
+    /** Return the start of reading in a queue. */
     public OffsetBound startOf(String queue) {
         OffsetBound found = askedStart(queue);
         return found == null ? OffsetBound.EARLIEST : found;
     }
 
-    /** The same as far as a user has said it; null when nothing is said about the queue. */
+    /** Return the start that the user has given for a queue; null for none. */
     public OffsetBound askedStart(String queue) {
         return startingTimestamp != null ? startingTimestamp : startOrTopicStart(starting, queue);
     }
@@ -151,7 +154,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         return (startingTimestamp != null ? "startingTimestamp=" : "startingOffsets=") + startOf(queue).text();
     }
 
-    /** Where a batch read ends in a queue; an id is the last one that is read. */
+    /** Return the end of a batch read in a queue; an id is inclusive. */
     public OffsetBound endOf(String queue) {
         OffsetBound found = endingTimestamp != null ? endingTimestamp : startOrTopicStart(ending, queue);
         return found == null ? OffsetBound.LATEST : found;
@@ -167,7 +170,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         return ending.isGiven() || endingTimestamp != null;
     }
 
-    /** What is read, for people. */
+    /** Return a description of the queues, for people. */
     public String describeQueues() {
         return subscribePattern == null ? String.join(",", topic.isEmpty() ? subscribe : topic) : "/" + subscribePattern + "/";
     }

@@ -5,9 +5,11 @@ import java.io.Serializable;
 import java.util.List;
 
 /**
- * How to reach Redis. Equal for every query of the same address. Its text shows no secrets; what it is serialized into does hold them.
+ * The address and the credentials of Redis. Equal for every query of the same address. Its text
+ * shows no secrets; its serialized form holds them.
  *
- * @param url one URL or a comma list; of {@code redis.url}, else of the environment where the query is started
+ * @param url one URL or a comma list; of {@code redis.url}, else of the environment where the
+ *     query is started
  */
 public record RedisOptions(String url, String user, String password, String layout, String master, String tlsCa, String tlsCertificate,
         String tlsKey, boolean tlsCheckHostname) implements Serializable {
@@ -21,7 +23,10 @@ public record RedisOptions(String url, String user, String password, String layo
     private static final OptionRow<String> TLS_KEY = OptionRow.of("redis.tls.key", Parsers::name);
     private static final OptionRow<Boolean> TLS_CHECK_HOSTNAME = OptionRow.of("redis.tls.checkHostname", Parsers::flag);
     static final OptionRow<Boolean> REQUIRE_NO_EVICTION = OptionRow.of("requireNoEviction", Parsers::flag);
-    /** The option has no meaning without federation, and is taken for the sake of one option map for both formats. */
+    /**
+     * The option has no meaning without federation, and is taken for the sake of one option map for
+     * both formats.
+     */
     private static final OptionRow<String> ON_UNAVAILABLE = OptionRow.of("onUnavailable", Parsers.oneOf("wait", "fail"));
     static final List<OptionRow<?>> ROWS = List.of(URL, USER, PASSWORD, LAYOUT, MASTER, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_CHECK_HOSTNAME,
             REQUIRE_NO_EVICTION, ON_UNAVAILABLE, EngineChoice.OPTION);

@@ -2,7 +2,10 @@ package busmq.spark.options;
 
 import java.util.Collection;
 
-/** How alike two words are, for "did you mean": the measure of Python's difflib, so that both implementations propose the same. */
+/**
+ * The similarity of two words, for "did you mean": the measure of Python's difflib, so that both
+ * engines propose the same name.
+ */
 final class Suggestion {
     private static final double LEAST_RATIO = 0.6;
 

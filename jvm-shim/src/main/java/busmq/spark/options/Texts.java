@@ -6,7 +6,10 @@ import java.util.regex.Pattern;
 
 /** Texts of lists, names and addresses: nothing of them is taken off, as in {@code parsers.py}. */
 public final class Texts {
-    /** What separates a comma list: a comma, with the blanks beside it. All else belongs to the items. */
+    /**
+     * What separates a comma list: a comma, with the blanks beside it. All else belongs to the
+     * items.
+     */
     private static final Pattern COMMA = Pattern.compile("[ \\t]*,[ \\t]*");
     private static final Pattern PYTHON_COLLECTION =
             Pattern.compile("[(\\[{]\\s*b?['\"].*['\"],?\\s*[)\\]}]|b'.*'|b\".*\"");
@@ -21,7 +24,8 @@ public final class Texts {
     }
 
     /**
-     * Says which blank or control character a text has that no name or address has; null: it has none.
+     * Says which blank or control character a text has that no name or address has; null: it has
+     * none.
      *
      * @param inside whether blanks in the middle count, too
      */

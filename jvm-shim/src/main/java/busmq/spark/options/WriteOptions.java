@@ -37,7 +37,10 @@ public record WriteOptions(RedisOptions redis, String queue, String topic, Long 
     private static final OptionTable TABLE = new OptionTable("write", Stream.concat(RedisOptions.ROWS.stream(),
             Stream.of(QUEUE, TOPIC, ReadOptions.PARTITIONS, SETTLE, DELIVERY, SINK, BATCH, ON_CHANGED_BATCH, ON_FULL, FULL_TIMEOUT_MS, CREATE, TTL, MAXSIZE, TRUNCATE)).toList());
 
-    /** The options a user gave. Throws {@link busmq.spark.BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
+    /**
+     * The options a user gave. Throws {@link busmq.spark.BusException} with code
+     * {@code BUSMQ_CONFIG}, before anything is connected.
+     */
     public static WriteOptions parse(Map<String, String> given) {
         OptionTable.Values values = TABLE.parse(given);
         String topic = values.get(TOPIC);

@@ -17,8 +17,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * The data source of the Python package, which Spark itself no longer finds where a Java one has its name. It gets the version of this jar,
- * and refuses one that is not its own.
+ * The data source of the Python package, which Spark itself no longer finds where a Java one has
+ * its name. It gets the version of this jar, and refuses one that is not its own.
  */
 public final class PythonDataSourceDelegate {
     private static final String JAR_VERSION = SharedPythonConstants.text("jarVersionOption");

@@ -11,7 +11,9 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
-/** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
+/**
+ * The link to a Redis Cluster: one connection per node, every call at the node that owns its key.
+ */
 final class ClusterLink extends SingleCallerLink {
     private final ClusterSeeds cluster;
     private final Map<NodeAddress, JedisConnection> connections = new HashMap<>();
@@ -94,13 +96,19 @@ final class ClusterLink extends SingleCallerLink {
         slotMap = slotMap.withMoved(clusterPipeline.movedSlots);
     }
 
-    /** The address of the node that owns a key, as the calls so far have found; empty before the first of them. */
+    /**
+     * The address of the node that owns a key, as the calls so far have found; empty before the
+     * first of them.
+     */
     String ownerAddress(String key) {
         NodeAddress node = slotMap == null ? null : slotMap.owner(JedisClusterCRC16.getSlot(key));
         return node == null ? "" : node.host() + ":" + node.port();
     }
 
-    /** Reads the slot map again after a MOVED reply: where one slot has moved, others probably have, too. */
+    /**
+     * Reads the slot map again after a MOVED reply: where one slot has moved, others probably have,
+     * too.
+     */
     private void refreshIfMoved(ClusterPipeline clusterPipeline) {
         if (!clusterPipeline.movedSlots.isEmpty()) {
             try {
@@ -117,7 +125,10 @@ final class ClusterLink extends SingleCallerLink {
         List.copyOf(connections.keySet()).stream().filter(node -> !masters.contains(node)).forEach(this::dropConnection);
     }
 
-    /** The answer of every master. When one does not answer, all are asked again, until its successor answers or the time for retries is over. */
+    /**
+     * The answer of every master. If a node does not answer, the link repeats the call to all
+     * nodes, until the successor answers or the time for retries is over.
+     */
     <T> List<T> askEachMaster(Function<RedisLink, T> ask) {
         LinkRetry retry = new LinkRetry();
         while (true) {
@@ -151,7 +162,7 @@ final class ClusterLink extends SingleCallerLink {
         List.copyOf(connections.keySet()).forEach(this::dropConnection);
     }
 
-    /** One node, asked once: a redirection or a broken link is an error. */
+    /** Call one node once: a redirection or a broken link is an error. */
     private final class NodeLink implements RedisLink {
         private final NodeAddress node;
 

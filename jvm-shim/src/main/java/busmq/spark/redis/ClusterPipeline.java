@@ -19,16 +19,23 @@ import redis.clients.jedis.exceptions.JedisNoScriptException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /**
- * The calls of one step in a cluster: which of them go to which node next, and what the replies mean (as {@code redis_io/cluster_pipeline.py}).
+ * The calls of one step in a cluster: which of them go to which node next, and what the replies
+ * mean (as {@code redis_io/cluster_pipeline.py}).
  *
- * <p>Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may always go again.
+ * <p>Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may
+ * always go again.
  *
- * <p>Rule 2. A call whose reply was lost may have been executed: it goes again only if it is idempotent, else the step is in doubt.
+ * <p>Rule 2. A call whose reply was lost may have been executed: it goes again only if it is
+ * idempotent, else the step is in doubt.
  *
- * <p>Rule 3. Calls of one slot keep their order. Where a node refused one and executed a later one, the step is in doubt, not reordered.
+ * <p>Rule 3. Calls of one slot keep their order. If a node refused one call and executed a later
+ * one, the step is in doubt, not reordered.
  */
 final class ClusterPipeline {
-    /** After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not. */
+    /**
+     * After so many redirections without a pause the nodes disagree: then waiting helps, and asking
+     * on does not.
+     */
     private static final int MAX_REDIRECTIONS = SharedPythonConstants.intNumber("maxRedirections");
     private static final int NO_SLOT = -1;
     private static final Set<String> KEYLESS_COMMANDS = SharedPythonConstants.words("keylessCommands");
@@ -76,7 +83,10 @@ final class ClusterPipeline {
         return keyless ? NO_SLOT : JedisClusterCRC16.getSlot(call.words().get(1));
     }
 
-    /** What to send in this round. Calls whose slot no node serves stay pending, and the step waits. */
+    /**
+     * Return the calls of this round, by node. Calls whose slot no node serves stay pending, and
+     * the step waits.
+     */
     List<NodeBatch> batches(SlotMap map) {
         mapIsStale = false;
         retryReason = null;
@@ -96,7 +106,10 @@ final class ClusterPipeline {
         return new ArrayList<>(found.values());
     }
 
-    /** Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node. */
+    /**
+     * Return the node for calls without a key: the node of the other calls, so that they are
+     * executed beside their queue.
+     */
     private NodeAddress nodeForKeyless(SlotMap map) {
         for (int place : pending) {
             if (slots[place] != NO_SLOT && map.owner(slots[place]) != null) {
@@ -148,7 +161,10 @@ final class ClusterPipeline {
         }
     }
 
-    /** The replies, each error among them as one of ours; {@code unanswered} stands for those that have none. */
+    /**
+     * The replies, each error among them as one of ours; {@code unanswered} stands for those that
+     * have none.
+     */
     List<Object> repliesAndErrors(BusException unanswered) {
         pending.forEach(place -> replies[place] = unanswered);
         return Arrays.stream(replies)

@@ -14,8 +14,8 @@ import java.util.stream.Collectors;
 import redis.clients.jedis.exceptions.JedisException;
 
 /**
- * A Redis Cluster: some nodes that are known beforehand, and how to ask one of all which slots are where. The credentials of the first seed
- * are those of every node that is found through them.
+ * A Redis Cluster: some nodes that are known beforehand, and how to ask one of all which slots are
+ * where. The credentials of the first seed are those of every node that is found through them.
  */
 record ClusterSeeds(List<RedisServerAddress> seeds) implements RedisEndpoint {
     @Override
@@ -40,13 +40,19 @@ record ClusterSeeds(List<RedisServerAddress> seeds) implements RedisEndpoint {
         return server(masters.get(ThreadLocalRandom.current().nextInt(masters.size())));
     }
 
-    /** How to reach a node: as itself if it is a seed, else with the first seed's credentials. */
+    /**
+     * Return the address of a node: a seed has its own credentials, another node those of the first
+     * seed.
+     */
     RedisServerAddress server(NodeAddress node) {
         return seeds.stream().filter(seed -> seed.host().equals(node.host()) && seed.port() == node.port()).findFirst()
                 .orElseGet(() -> seeds.get(0).withAddress(node.host(), node.port()));
     }
 
-    /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link NoServerReachable}. */
+    /**
+     * Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last.
+     * Throws {@link NoServerReachable}.
+     */
     SlotMap fetchSlotMap(Collection<NodeAddress> known, Set<NodeAddress> dead) {
         BusException worst = null;
         for (NodeAddress node : nodesToAsk(known, dead)) {

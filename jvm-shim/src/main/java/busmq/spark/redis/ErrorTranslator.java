@@ -12,7 +12,10 @@ import java.util.regex.Pattern;
 import javax.net.ssl.SSLException;
 import redis.clients.jedis.exceptions.JedisDataException;
 
-/** Translates Jedis' errors and Redis' error replies into ours, by one table. The address is masked, and no argument of a command is repeated. */
+/**
+ * Translates Jedis' errors and Redis' error replies into ours, by one table. The address is masked,
+ * and no argument of a command is repeated.
+ */
 final class ErrorTranslator {
     /** By the code of a reply, and by its words where it has none: Python's tables. */
     private static final Map<String, ErrorKind> KINDS = SharedPythonConstants.errorKinds("replyCodes");
@@ -25,13 +28,13 @@ final class ErrorTranslator {
 
     private static final String WRONG_LOGIN_TEXT = SharedPythonConstants.text("wrongLoginText");
 
-    /** How Java words that the other side closed the connection, with or without TLS. */
+    /** Texts of Java errors for a connection that the other side closed, with or without TLS. */
     private static final Pattern CONNECTION_ENDED = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");
 
     private ErrorTranslator() {
     }
 
-    /** What is one of ours already stays as it is. */
+    /** A BusException is returned unchanged. */
     static BusException translate(RuntimeException error, RedisEndpoint endpoint) {
         if (error instanceof BusException ours) {
             return ours;
@@ -60,7 +63,10 @@ final class ErrorTranslator {
         return BusException.of(kind, "url", endpoint.maskedAddress(), "reason", text);
     }
 
-    /** Redis drops the code of some errors, inside scripts before 7 and in Valkey 9, and keeps the sentence. */
+    /**
+     * Redis drops the code of some errors, inside scripts before 7 and in Valkey 9, and keeps the
+     * sentence.
+     */
     private static ErrorKind kindBySentence(String text) {
         return KINDS_OF_SENTENCES.entrySet().stream().filter(entry -> text.contains(entry.getKey())).map(Map.Entry::getValue).findFirst()
                 .orElse(ErrorKind.SERVER_REFUSED);
@@ -79,7 +85,8 @@ final class ErrorTranslator {
             return BusException.of(ErrorKind.TLS_FAILED, "url", endpoint.maskedAddress(), "reason", text);
         }
         if (endpoint.maskedAddress().contains("rediss://") && (gone || root instanceof SocketTimeoutException)) {
-            // The TLS alert of the server may be lost with the connection, and a server without TLS sends nothing and waits.
+            // The TLS alert of the server may be lost with the connection, and a server without TLS
+            // sends nothing and waits.
             text += root instanceof SocketTimeoutException ? " (so does a port that speaks no TLS)"
                     : " (a server that asks for a redis.tls.certificate may end like this)";
         }

@@ -22,14 +22,20 @@ import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 
 /**
- * One open connection of Jedis with our settings: a time-out always, no silent retries, bytes in and out. Throws what Jedis throws, whose
- * texts may hold what {@link ErrorTranslator} takes out.
+ * An open connection of Jedis with our settings: a time-out always, no silent retries, bytes in and
+ * out. Throws what Jedis throws, whose texts may hold what {@link ErrorTranslator} takes out.
  */
 final class JedisConnection extends Connection {
     static final int CONNECT_MS = SharedPythonConstants.intNumber("connectMs");
-    /** Longest wait for one reply. Every script of ours takes milliseconds; one that takes longer counts as unreachable. Shorter in tests. */
+    /**
+     * Longest wait for one reply. Every script of ours takes milliseconds; one that takes longer
+     * counts as unreachable. Shorter in tests.
+     */
     static final int REPLY_MS = Integer.getInteger("busmq.replyMs", SharedPythonConstants.intNumber("replyMs"));
-    /** Longest wait for one sentinel, or for one node that is asked for the slots: others may answer sooner. */
+    /**
+     * Longest wait for one sentinel, or for one node that is asked for the slots: others may answer
+     * sooner.
+     */
     static final int NODE_TIMEOUT_MS = SharedPythonConstants.intNumber("nodeTimeoutMs");
     private static final Logger LOG = LoggerFactory.getLogger(JedisConnection.class);
     private static final RedisCall ROLE = RedisCall.command("ROLE");
@@ -61,7 +67,10 @@ final class JedisConnection extends Connection {
         }
     }
 
-    /** An open connection to what the endpoint finds now. Behind an endpoint that moves, only a server that says it is master will do. */
+    /**
+     * An open connection to what the endpoint finds now. Behind an endpoint that moves, only a
+     * server that says it is master will do.
+     */
     static JedisConnection dial(RedisEndpoint endpoint) {
         return dial(endpoint, REPLY_MS);
     }
@@ -120,7 +129,10 @@ final class JedisConnection extends Connection {
         return getMany(count);
     }
 
-    /** The next message of a subscription. Unlike {@link #flushAndRead} it does not flush what another thread is writing. */
+    /**
+     * The next message of a subscription. Unlike {@link #flushAndRead} it does not flush what
+     * another thread is writing.
+     */
     Object receiveMessage() {
         return getUnflushedObject();
     }

@@ -11,7 +11,10 @@ import java.util.concurrent.ThreadLocalRandom;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** When what failed is tried again, as busmq_spark/core/retry.py decides it: tests/golden/retries-v1.json tests both. */
+/**
+ * The rule for retries after a failure, as in busmq_spark/core/retry.py:
+ * tests/golden/retries-v1.json tests both.
+ */
 final class LinkRetry {
     /** Shorter in tests. */
     private static final long PATIENCE_MS = Long.getLong("busmq.patienceMs", SharedPythonConstants.number("patienceMs"));
@@ -26,17 +29,23 @@ final class LinkRetry {
     private long startNs = System.nanoTime();
     private int failures;
 
-    /** How long to wait after one more failure. */
+    /** Count a failure and return the pause after it. */
     long nextMs() {
         return (long) (Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS << Math.min(failures++, 16)) * ThreadLocalRandom.current().nextDouble(0.5, 1));
     }
 
-    /** No reply came in time. The first such wait, which may be longer than the time given, does not count. */
+    /**
+     * No reply came in time. The first such wait, which may be longer than the time given, does not
+     * count.
+     */
     void onNoReply() {
         startNs = failures == 0 ? System.nanoTime() : startNs;
     }
 
-    /** How long to wait before the next try. Throws the error when it is not one to wait for, or the time given would be over. */
+    /**
+     * Return the pause before the next try. Throws the error when it is not one to wait for, or the
+     * time given would be over.
+     */
     long pauseMs(BusException error, long elapsedMs, long givenMs) {
         long pauseMs = nextMs();
         if (!error.kind().isLinkLost() || elapsedMs + pauseMs > givenMs) {

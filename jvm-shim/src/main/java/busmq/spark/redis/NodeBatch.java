@@ -3,7 +3,10 @@ package busmq.spark.redis;
 import java.util.ArrayList;
 import java.util.List;
 
-/** What goes to one node of a cluster in one write: {@code places} are positions in the step, {@code asking} those that need ASKING before. */
+/**
+ * The calls to one node of a cluster in one write: {@code places} are positions in the step,
+ * {@code asking} the positions that need ASKING before.
+ */
 record NodeBatch(NodeAddress node, List<Integer> places, List<Boolean> asking) {
     private static final RedisCall ASKING = RedisCall.command("ASKING");
 

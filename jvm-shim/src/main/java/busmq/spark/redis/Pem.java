@@ -20,7 +20,10 @@ import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** Certificates and private keys of PEM files. Java itself reads keys in PKCS 8 only; those of older tools are wrapped into it. */
+/**
+ * Certificates and private keys of PEM files. Java itself reads keys in PKCS 8 only; those of older
+ * tools are wrapped into it.
+ */
 final class Pem {
     private static final Pattern BLOCK = Pattern.compile("-----BEGIN ([A-Z0-9 ]+)-----([^-]+)-----END \\1-----");
     /** The OIDs rsaEncryption (with its NULL) and ecPublicKey, in DER. */

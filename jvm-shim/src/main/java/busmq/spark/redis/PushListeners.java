@@ -7,8 +7,9 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Notifies of pushes by pub/sub: one daemon thread and one connection per process and server, shared by all readers. It only makes things
- * faster: while it cannot connect no signal comes, and readers go on by polling.
+ * Notifies of pushes by pub/sub: one daemon thread and one connection per process and server,
+ * shared by all readers. It only makes things faster: while it cannot connect no signal comes, and
+ * readers go on by polling.
  */
 public final class PushListeners {
     private static final Map<RedisOptions, Map<Integer, RedisPushListenerThread>> LISTENERS = new HashMap<>();
@@ -17,8 +18,8 @@ public final class PushListeners {
     }
 
     /**
-     * A signal for some queues, each with the index of its server ({@link RedisLinks#locate}). Returns at once; signalled when Redis has confirmed a
-     * subscription that is new.
+     * A signal for some queues, each with the index of its server ({@link RedisLinks#locate}).
+     * Returns at once; signalled when Redis has confirmed a subscription that is new.
      */
     public static PushSignal subscribe(RedisOptions options, Map<String, Integer> queues) {
         PushSignal signal = new PushSignal(PushListeners::stopListening);

@@ -2,7 +2,10 @@ package busmq.spark.redis;
 
 import java.util.concurrent.locks.LockSupport;
 
-/** Is signalled when something was pushed to one of its queues. One reader waits on it; {@link PushListeners} makes it. */
+/**
+ * Is signalled when something was pushed to one of its queues. A reader waits on it;
+ * {@link PushListeners} makes it.
+ */
 public final class PushSignal implements AutoCloseable {
     private final Runnable stopListening;
     private volatile boolean hasSignal;
@@ -13,8 +16,9 @@ public final class PushSignal implements AutoCloseable {
     }
 
     /**
-     * Waits until it is signalled, at most so long; true when it was. A signal that came since the last call counts, so nothing is missed between a
-     * look at the queue and the wait. It is also signalled after a broken subscription is back: something may have been pushed meanwhile.
+     * Waits until it is signalled, at most so long; true when it was. A signal that came since the
+     * last call counts, so nothing is missed between a look at the queue and the wait. It is also
+     * signalled after a broken subscription is back: something may have been pushed meanwhile.
      */
     public boolean await(long nanos) throws InterruptedException {
         long end = System.nanoTime() + nanos;

@@ -1,6 +1,9 @@
 package busmq.spark.redis;
 
-/** What a MOVED or ASK error says. {@code asking}: this one call goes there, with ASKING before it; else the slot has moved for good. */
+/**
+ * The content of a MOVED or ASK error. {@code asking}: this one call goes there, with ASKING before
+ * it; else the slot has moved for good.
+ */
 record Redirect(NodeAddress node, boolean asking) {
     /** Null for any other text. An empty host means the node that was {@code asked}. */
     static Redirect of(String text, String asked) {

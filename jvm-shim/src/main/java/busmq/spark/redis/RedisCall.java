@@ -8,12 +8,14 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * One command, or one Lua script, for the server that owns its keys.
+ * A command, or a Lua script, for the server that owns its keys.
  *
  * @param words the command with its arguments; for a script KEYS and then ARGV
  * @param script null for a plain command
- * @param optional whether the caller goes on without it where Redis pauses writes: then it is not waited for
- * @param idempotent whether it may be sent again when the connection broke and it is unknown whether Redis has executed it
+ * @param optional whether the caller goes on without it where Redis pauses writes: then it is
+ *     not waited for
+ * @param idempotent whether it may be sent again when the connection broke and it is unknown
+ *     whether Redis has executed it
  */
 public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean idempotent, boolean optional) {
     /** A call that is waited for. */
@@ -21,7 +23,10 @@ public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean
         this(words, script, keyCount, idempotent, false);
     }
 
-    /** A plain command that may be repeated. Words are {@code byte[]}, or anything whose text is meant. */
+    /**
+     * A plain command that may be repeated. Words are {@code byte[]}, or anything whose text is
+     * meant.
+     */
     public static RedisCall command(Object... words) {
         return new RedisCall(toBytes(List.of(words)), null, 0, true);
     }
@@ -33,7 +38,7 @@ public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean
         return new RedisCall(toBytes(words), Script.load(name), keys.size(), true);
     }
 
-    /** The same call, sent again only when it is certain that Redis has not seen it. */
+    /** Return the call in a form that is repeated only when Redis has certainly not seen it. */
     public RedisCall asNonIdempotent() {
         return new RedisCall(words, script, keyCount, false, optional);
     }

@@ -10,7 +10,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Where the servers of a bus are, in whichever layout, from the options a user gave. */
+/** The servers of a bus, in any layout, from the options of the user. */
 final class RedisLayout {
     private static final int PORT = SharedPythonConstants.intNumber("port");
     private static final int SENTINEL_PORT = SharedPythonConstants.intNumber("sentinelPort");
@@ -20,13 +20,15 @@ final class RedisLayout {
     }
 
     /**
-     * One endpoint per server a queue may live on; a cluster is one. Throws for a bad URL, TLS file or mixture, before anything is connected.
+     * Return an endpoint for each server that may hold queues; a cluster is one. Throws for a bad
+     * URL, TLS file or mixture, before anything is connected.
      */
     static List<RedisEndpoint> endpoints(RedisOptions options) {
         TlsFiles trust = new TlsFiles(options.tlsCa(), options.tlsCertificate(), options.tlsKey(), options.tlsCheckHostname());
         RedisServerAddress login = new RedisServerAddress("", 0, false, options.user(), options.password(), trust);
         boolean sentinel = options.layout().equals("sentinel");
-        // The credentials in the options are for the data servers; those of a sentinel are in its URL.
+        // The credentials in the options are for the data servers; those of a sentinel are in its
+        // URL.
         List<RedisServerAddress> servers = Urls.parse(options.url(), sentinel ? new RedisServerAddress("", 0, false, null, null, trust) : login,
                 sentinel ? SENTINEL_PORT : PORT);
         checkLayout(options, servers);

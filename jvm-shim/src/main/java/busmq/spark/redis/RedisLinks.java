@@ -24,13 +24,16 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The links to every server of a bus, in the order of its URLs; a cluster is one. Not for two threads at once: take some for each. After
- * {@link #close} they may be another's, so every use is an error then.
+ * The links to every server of a bus, in the order of its URLs; a cluster is one. Not for two
+ * threads at once: take some for each. After {@link #close} they may be another's, so every use is
+ * an error then.
  */
 public final class RedisLinks implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(RedisLinks.class);
     private static final int MOST_POOLED = 8;
-    /** Keys that Redis looks at in one step of a walk over all of them: about half a millisecond. */
+    /**
+     * Keys that Redis looks at in one step of a walk over all of them: about half a millisecond.
+     */
     private static final int KEYS_PER_SCAN = 1000;
     private static final long MOST_IDLE_NS = 60_000_000_000L;
     private static final Map<RedisOptions, Deque<RedisLinks>> POOL = new HashMap<>();
@@ -50,8 +53,8 @@ public final class RedisLinks implements AutoCloseable {
     }
 
     /**
-     * Links to the servers of the options, from a pool of this process or new, then not connected yet; {@link #close} gives them back. Throws
-     * a BUSMQ_CONFIG error for a bad address.
+     * Links to the servers of the options, from a pool of this process or new, then not connected
+     * yet; {@link #close} gives them back. Throws a BUSMQ_CONFIG error for a bad address.
      */
     public static RedisLinks fromPool(RedisOptions options) {
         RedisLinks found;
@@ -96,14 +99,18 @@ public final class RedisLinks implements AutoCloseable {
     }
 
     /**
-     * The index of the server of each queue: the one that has it, else the one its name hashes to (as {@code redis_io/queue_location.py}). Throws when
-     * a server does not answer: to guess then would split a queue over two servers.
+     * The index of the server of each queue: the one that has it, else the one its name hashes to
+     * (as {@code redis_io/queue_location.py}). Throws when a server does not answer: to guess then
+     * would split a queue over two servers.
      */
     public Map<String, Integer> locate(Collection<String> queues) {
         return locate(queues, Map.of());
     }
 
-    /** The same; {@code homes}: where queues are created that are not created where their names hash to. */
+    /**
+     * Open links; {@code homes} has the servers of new queues that do not follow the hash of their
+     * name.
+     */
     public Map<String, Integer> locate(Collection<String> queues, Map<String, Integer> homes) {
         Map<String, Integer> found = new LinkedHashMap<>();
         if (links.size() == 1) {
@@ -130,8 +137,8 @@ public final class RedisLinks implements AutoCloseable {
     }
 
     /**
-     * Every queue that exists with the index of its server, sorted by name. Walks with SCAN, so Redis is never blocked; {@code pace} runs between two
-     * steps, and may wait.
+     * Every queue that exists with the index of its server, sorted by name. Walks with SCAN, so
+     * Redis is never blocked; {@code pace} runs between two steps, and may wait.
      */
     public SortedMap<String, Integer> discover(Runnable pace) {
         SortedMap<String, Integer> found = new TreeMap<>();
@@ -144,7 +151,9 @@ public final class RedisLinks implements AutoCloseable {
         return found;
     }
 
-    /** The {@code maxmemory-policy} of every server, as far as it may be asked for; empty where not. */
+    /**
+     * The {@code maxmemory-policy} of every server, as far as it may be asked for; empty where not.
+     */
     public List<String> evictionPolicies() {
         List<String> found = new ArrayList<>();
         for (SingleCallerLink link : links) {
@@ -162,7 +171,10 @@ public final class RedisLinks implements AutoCloseable {
                 .orElse("noeviction");
     }
 
-    /** The reply to a command that is only a nicety; null where Redis refuses it: it is renamed, or the user lacks the right to it. */
+    /**
+     * The reply to a command that is only a nicety; null where Redis refuses it: it is renamed, or
+     * the user lacks the right to it.
+     */
     public static Object askIfAllowed(RedisLink link, RedisCall question) {
         try {
             return link.run(question);
@@ -176,7 +188,10 @@ public final class RedisLinks implements AutoCloseable {
         }
     }
 
-    /** How many connections are subscribed to pushes of a queue; in a cluster each of them is at one node, whichever. */
+    /**
+     * Return the number of connections that are subscribed to pushes of a queue; in a cluster each
+     * is at any one node.
+     */
     public long countPushSubscribers(String queue, int server) {
         RedisCall question = RedisCall.command("PUBSUB", "NUMSUB", keys(queue).available());
         SingleCallerLink link = openLinks().get(server);

@@ -16,14 +16,15 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 
 /**
- * Subscribes at one server for the push signals of a process. Channels stay subscribed when their signal is removed, since the next batch has one of
- * the same queue; the first push to a channel without a signal unsubscribes it. The thread ends when there has been no signal for a while.
+ * Subscribes at one server for the push signals of a process. Channels stay subscribed when their
+ * signal is removed, since the next batch has one of the same queue; the first push to a channel
+ * without a signal unsubscribes it. The thread ends when there has been no signal for a while.
  */
 final class RedisPushListenerThread {
     private static final Logger LOG = LoggerFactory.getLogger(RedisPushListenerThread.class);
     /**
-     * Nothing ever arrives on a half-open connection: after so long without a reply it is made anew. A working one has had the reply to a PING before
-     * that. Shorter in tests.
+     * Nothing ever arrives on a half-open connection: after so long without a reply it is made
+     * anew. A working one has had the reply to a PING before that. Shorter in tests.
      */
     private static final int SILENCE_MS = Integer.getInteger("busmq.silenceMs", 30_000);
     private static final Pattern REFUSED_NICETY = Pattern.compile("(?i)(?:the '|unknown command ['`])(?:ping|unsubscribe)['`|]");

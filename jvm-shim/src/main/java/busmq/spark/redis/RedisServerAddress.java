@@ -4,7 +4,7 @@ import java.util.List;
 import java.util.Objects;
 import java.util.stream.Stream;
 
-/** One Redis server. Its text shows no credentials. */
+/** The address of a Redis server. Its text shows no credentials. */
 record RedisServerAddress(String host, int port, boolean tls, String user, String password, TlsFiles trust) implements RedisEndpoint {
     @Override
     public String maskedAddress() {

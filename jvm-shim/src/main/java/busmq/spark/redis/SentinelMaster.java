@@ -9,7 +9,8 @@ import java.util.stream.Collectors;
 import redis.clients.jedis.exceptions.JedisException;
 
 /**
- * The master that Redis Sentinel names. Asked at every connect, so a fail-over needs no notification.
+ * The master that Redis Sentinel names. Asked at every connect, so a fail-over needs no
+ * notification.
  *
  * @param login credentials and trust for the data servers; a sentinel's own stand in its URL
  */

@@ -3,7 +3,10 @@ package busmq.spark.redis;
 import busmq.spark.BusException;
 import java.util.List;
 
-/** A link for one call at a time: a call of another thread meanwhile is an error, and the pool does not take a link back that is in a call. */
+/**
+ * A link for one call at a time: a call of another thread meanwhile is an error, and the pool does
+ * not take a link back that is in a call.
+ */
 abstract class SingleCallerLink implements RedisLink {
     private boolean callUnderWay;
     private boolean retired;
@@ -26,7 +29,7 @@ abstract class SingleCallerLink implements RedisLink {
         }
     }
 
-    /** What {@link #tryAll} does, for at least one call. */
+    /** Do the work of {@link #tryAll}, for at least one call. */
     abstract List<Object> execute(List<RedisCall> calls);
 
     private synchronized void beginCall() {
@@ -43,7 +46,10 @@ abstract class SingleCallerLink implements RedisLink {
         }
     }
 
-    /** True when another thread has a call under way: then the link closes itself after that call, and must not be used again. */
+    /**
+     * True when another thread has a call under way: then the link closes itself after that call,
+     * and must not be used again.
+     */
     final synchronized boolean retireIfBusy() {
         retired |= callUnderWay;
         return retired;

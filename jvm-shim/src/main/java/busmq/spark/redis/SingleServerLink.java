@@ -11,7 +11,10 @@ import redis.clients.jedis.exceptions.JedisNoScriptException;
 
 /** A link to a server that is always the same, or to a sentinel group's master. */
 final class SingleServerLink extends SingleCallerLink {
-    /** After so long without a call the connection is tested before a call that must not be repeated. */
+    /**
+     * After so long without a call the connection is tested before a call that must not be
+     * repeated.
+     */
     private static final long UNTESTED_NS = 20_000_000;
     private static final RedisCall PING = RedisCall.command("PING");
 
@@ -109,7 +112,8 @@ final class SingleServerLink extends SingleCallerLink {
     }
 
     private List<Object> sendAndRead(List<RedisCall> calls) {
-        // Where order counts, scripts are sent with their text, unless there is only one: after a flush of its cache Redis would refuse some.
+        // Where order counts, scripts are sent with their text, unless there is only one: after a
+        // flush of its cache Redis would refuse some.
         boolean whole = calls.size() > 1 && calls.stream().anyMatch(call -> !call.idempotent() && call.script() != null);
         calls.forEach(call -> connection.bufferCall(call, whole));
         List<Object> replies = new ArrayList<>(connection.flushAndRead(calls.size()));

@@ -17,7 +17,10 @@ final class SlotMap {
         this.owners = owners;
     }
 
-    /** From the reply of CLUSTER SLOTS; a node that does not know its own host is where it was {@code asked}. */
+    /**
+     * From the reply of CLUSTER SLOTS; a node that does not know its own host is where it was
+     * {@code asked}.
+     */
     static SlotMap parse(List<?> reply, String asked) {
         NodeAddress[] owners = new NodeAddress[Protocol.CLUSTER_HASHSLOTS];
         for (Object range : reply) {

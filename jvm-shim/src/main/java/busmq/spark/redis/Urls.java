@@ -15,9 +15,10 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Text to servers, as {@code redis_io/urls.py}: {@code redis://[user:password@]host[:port]}, {@code rediss://}
- * for TLS, several separated by commas. A user part without a colon is the password; a bus is always in
- * database 0. Errors repeat nothing of a URL: a password that breaks it may stand anywhere in it.
+ * Text to servers, as {@code redis_io/urls.py}: {@code redis://[user:password@]host[:port]},
+ * {@code rediss://} for TLS, several separated by commas. A user part without a colon is the
+ * password; a bus is always in database 0. Errors repeat nothing of a URL: a password that breaks
+ * it may stand anywhere in it.
  */
 final class Urls {
     private static final Pattern URL =
@@ -32,7 +33,10 @@ final class Urls {
     private Urls() {
     }
 
-    /** The servers of a comma list; {@code login} holds for every URL that has no credentials of its own. */
+    /**
+     * The servers of a comma list; {@code login} holds for every URL that has no credentials of its
+     * own.
+     */
     static List<RedisServerAddress> parse(String urls, RedisServerAddress login, int defaultPort) {
         if (urls.isBlank()) {
             throw BusException.configError(

@@ -10,7 +10,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 
-/** The text that says which staged lists make up a batch, in the order of appending (version 2, as busmq_spark/core/sink.py writes it). */
+/**
+ * The text that says which staged lists make up a batch, in the order of appending (version 2, as
+ * busmq_spark/core/sink.py writes it).
+ */
 final class BatchManifestCodec {
     private static final ObjectMapper JSON = new ObjectMapper();
 

@@ -3,8 +3,9 @@ package busmq.spark.sink;
 import busmq.spark.SharedPythonConstants;
 
 /**
- * Which part of its sources a batch covers, as {@code core/sink.py} writes it: a digest of its offsets, its end offsets for people, and a
- * digest of the checkpoint's place. Each is empty where it is not known; spans of older versions have no checkpoint.
+ * Which part of its sources a batch covers, as {@code core/sink.py} writes it: a digest of its
+ * offsets, its end offsets for people, and a digest of the checkpoint's place. Each is empty where
+ * it is not known; spans of older versions have no checkpoint.
  */
 record BatchSpan(String digest, String end, String checkpoint) {
     private static final String CHECKPOINT = SharedPythonConstants.text("spanCheckpoint");

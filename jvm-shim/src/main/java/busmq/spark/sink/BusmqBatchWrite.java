@@ -25,7 +25,8 @@ final class BusmqBatchWrite implements BatchWrite {
 
     @Override
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-        // What tasks push at once would be there before the old messages are deleted, and deleted with them.
+        // What tasks push at once would be there before the old messages are deleted, and deleted
+        // with them.
         return new WriterFactory(options, columns, truncate || options.delivery().equals("exactly-once"), null, "", writeToken);
     }
 
@@ -42,7 +43,10 @@ final class BusmqBatchWrite implements BatchWrite {
         }
     }
 
-    /** What mode overwrite empties: every queue that gets rows, or the one of the option; of a topic every partition. */
+    /**
+     * Return the queues that mode overwrite empties: each queue that gets rows, or the one of the
+     * option; of a topic each partition.
+     */
     private List<String> queuesToEmpty(List<StagedList> staged) {
         List<String> queues = staged.stream().map(StagedList::queue).distinct().toList();
         if (columns.topic() == null) {

@@ -17,8 +17,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The streaming sink of one query: exactly once with ordinary triggers, and in real-time mode where that is asked for; else at least once there, and
- * with that delivery option.
+ * The streaming sink of one query: exactly once with ordinary triggers, and in real-time mode where
+ * that is asked for; else at least once there, and with that delivery option.
  */
 final class BusmqStreamingWrite implements StreamingWrite {
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStreamingWrite.class);
@@ -35,8 +35,9 @@ final class BusmqStreamingWrite implements StreamingWrite {
     private boolean staging;
 
     /**
-     * {@code checkpoint}: null where the query does not say where it is; {@code deliveryIsGiven}: whether the user has asked for this delivery;
-     * {@code asyncProgress}: whether batches go on before they are logged.
+     * {@code checkpoint}: null where the query does not say where it is; {@code deliveryIsGiven}:
+     * whether the user has asked for this delivery; {@code asyncProgress}: whether batches go on
+     * before they are logged.
      */
     BusmqStreamingWrite(WriteOptions options, StructType schema, String query, String checkpoint, boolean deliveryIsGiven, boolean asyncProgress) {
         this.options = options;
@@ -69,7 +70,10 @@ final class BusmqStreamingWrite implements StreamingWrite {
         return new WriterFactory(options, columns, staging, origins, query, RandomToken.next());
     }
 
-    /** A task stages under a name of its own, and the record decides which lists count: a task needs no permission to commit. */
+    /**
+     * A task stages under a name of its own, and the record decides which lists count: a task needs
+     * no permission to commit.
+     */
     @Override
     public boolean useCommitCoordinator() {
         return false;
@@ -91,7 +95,10 @@ final class BusmqStreamingWrite implements StreamingWrite {
         discard(options, sinkName(), batch, messages);
     }
 
-    /** An error here is only logged: staged lists expire by themselves, and the error that led here must not be hidden by a second one. */
+    /**
+     * An error here is only logged: staged lists expire by themselves, and the error that led here
+     * must not be hidden by a second one.
+     */
     static void discard(WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
         List<StagedList> staged = SinkCommitMessage.stagedLists(messages);
         boolean tried = Arrays.stream(messages).noneMatch(Objects::isNull); // then a record of them may still arrive

@@ -13,8 +13,9 @@ import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 
 /**
- * The write side: streams and batches. Gap of the Python API: a Python sink cannot say that it takes update mode,
- * which real-time mode asks of every sink. Messages are never updated; an update is one more message.
+ * The write side: streams and batches. Gap of the Python API: a Python sink cannot say that it
+ * takes update mode, which real-time mode asks of every sink. Messages are never updated; an update
+ * is one more message.
  */
 public final class BusmqWriteBuilder implements WriteBuilder, SupportsTruncate, SupportsStreamingUpdateAsAppend {
     private final LogicalWriteInfo info;
@@ -30,7 +31,10 @@ public final class BusmqWriteBuilder implements WriteBuilder, SupportsTruncate, 
         return this;
     }
 
-    /** Throws BUSMQ_CONFIG for whatever is wrong with options or columns, before anything is connected. */
+    /**
+     * Throws BUSMQ_CONFIG for whatever is wrong with options or columns, before anything is
+     * connected.
+     */
     @Override
     public Write build() {
         WriteOptions options = WriteOptions.parse(info.options());
@@ -65,7 +69,10 @@ public final class BusmqWriteBuilder implements WriteBuilder, SupportsTruncate, 
         };
     }
 
-    /** Only of a batch: a stream in complete mode is overwrite to Spark, too, and appends each result, as Python's sink does. */
+    /**
+     * Only of a batch: a stream in complete mode is overwrite to Spark, too, and appends each
+     * result, as Python's sink does.
+     */
     private void checkOverwrite(WriteOptions options) {
         if (truncates && !options.truncate()) {
             throw BusException.configError("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");

@@ -27,10 +27,13 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Which part of its sources a batch covers, as the offset log of the checkpoint says: a batch that comes again is the same where its span is. */
+/**
+ * Which part of its sources a batch covers, as the offset log of the checkpoint says: a batch that
+ * comes again is the same where its span is.
+ */
 final class CheckpointOffsetLog {
     private static final Logger LOG = LoggerFactory.getLogger(CheckpointOffsetLog.class);
-    /** The files with ids of queries that this process has put on the disk, with their names: what a checkpoint has of the query never changes. */
+    /** Files with query ids that this process has synced. The id in a checkpoint never changes. */
     private static final Set<FileIdentity> SYNCED_QUERIES = ConcurrentHashMap.newKeySet();
     /** Puts a file or the names of a folder on the disk, if it can. Another one in tests. */
     static Predicate<java.nio.file.Path> syncToDisk = CheckpointOffsetLog::syncPath;
@@ -41,7 +44,10 @@ final class CheckpointOffsetLog {
     private CheckpointOffsetLog() {
     }
 
-    /** {@code digest:end offsets}, as spark/checkpoint_offset_log.py of the Python package; empty where the checkpoint is not known, or cannot be read. */
+    /**
+     * {@code digest:end offsets}, as spark/checkpoint_offset_log.py of the Python package; empty
+     * where the checkpoint is not known, or cannot be read.
+     */
     static String readBatchSpan(String checkpoint, long batch) {
         String end = checkpoint == null ? null : readPlannedOffsets(checkpoint, batch);
         if (end == null) {
@@ -73,8 +79,8 @@ final class CheckpointOffsetLog {
     }
 
     /**
-     * Where the checkpoint of a running query is, as Spark has resolved it from the option or from the settings of the session. Null where that cannot be
-     * found out; then it is said once.
+     * Where the checkpoint of a running query is, as Spark has resolved it from the option or from
+     * the settings of the session. Null where that cannot be found out; then it is said once.
      *
      * @param option what option checkpointLocation says; null: nothing
      */
@@ -95,9 +101,10 @@ final class CheckpointOffsetLog {
     }
 
     /**
-     * Put on the disk what says that this query planned this batch, as spark/checkpoint_offset_log.py of the Python package: Spark's own managers sync
-     * nothing. What is there since this process has put it there is left alone. Nothing is done where the checkpoint is not known or not a folder of
-     * this machine, and no error is thrown where its disk syncs nothing.
+     * Put on the disk what says that this query planned this batch, as
+     * spark/checkpoint_offset_log.py of the Python package: Spark's own managers sync nothing. A
+     * file that this process has synced is left alone. Nothing is done where the checkpoint is not
+     * known or not a folder of this machine, and no error is thrown where its disk syncs nothing.
      */
     static void syncBatchToDisk(String checkpoint, long batch) {
         if (checkpoint == null) {
@@ -132,7 +139,10 @@ final class CheckpointOffsetLog {
         }
     }
 
-    /** The offsets in an entry of the log, without the version and the metadata, which has the time of planning; null when there is none. */
+    /**
+     * The offsets in an entry of the log, without the version and the metadata, which has the time
+     * of planning; null when there is none.
+     */
     private static String readPlannedOffsets(String checkpoint, long batch) {
         Path path = new Path(new Path(checkpoint, "offsets"), Long.toString(batch));
         try {
@@ -146,7 +156,10 @@ final class CheckpointOffsetLog {
         }
     }
 
-    /** Of a local file without Hadoop, which opens two files and a checksum for it: the commit of a batch waits for this. */
+    /**
+     * Of a local file without Hadoop, which opens two files and a checksum for it: the commit of a
+     * batch waits for this.
+     */
     private static byte[] readFile(Path path) throws IOException {
         FileSystem system = path.getFileSystem(SparkContext.getOrCreate().hadoopConfiguration());
         if (system instanceof LocalFileSystem) {

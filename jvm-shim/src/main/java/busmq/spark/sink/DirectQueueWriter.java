@@ -9,8 +9,8 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /**
- * Rows straight into their queues, each queue in order: at least once, or once in a {@code query}, for rows that have an origin. A queue that vanished
- * meanwhile is made anew where it may be.
+ * Rows straight into their queues, each queue in order: at least once, or once in a {@code query},
+ * for rows that have an origin. A queue that vanished meanwhile is made anew where it may be.
  */
 final class DirectQueueWriter implements RowBatcher.Target {
     private final SinkStore store;
@@ -21,7 +21,10 @@ final class DirectQueueWriter implements RowBatcher.Target {
         this.query = query;
     }
 
-    /** What Redis refuses of one queue is an error of its buffer alone: the others are stored, and need not come again. */
+    /**
+     * A refusal for one queue is an error of its buffer alone: the rows of other queues are stored,
+     * and need no repeat.
+     */
     @Override
     public int[] writeChunks(List<QueueWriteBuffer> buffers) {
         openTargetStates(buffers);

@@ -4,7 +4,10 @@ import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import java.util.function.LongSupplier;
 
-/** What to do while a queue is at its {@code maxsize}: try again until so many ms have passed without any room; 0 fails at once. */
+/**
+ * The wait for a queue at its {@code maxsize}: retries end after so many ms without any room; 0
+ * fails at once.
+ */
 final class FullQueueWait {
     private final long timeoutMs;
     private long sinceMs;
@@ -14,7 +17,10 @@ final class FullQueueWait {
         this.timeoutMs = timeoutMs;
     }
 
-    /** Called each time there was no room for {@code left} rows: how many ms to wait before the next try. Throws BUSMQ_QUEUE_FULL. */
+    /**
+     * Called each time there was no room for {@code left} rows: how many ms to wait before the next
+     * try. Throws BUSMQ_QUEUE_FULL.
+     */
     long pauseMs(String queue, LongSupplier maxsize, long left, long nowMs) {
         if (this.left != left) {
             sinceMs = nowMs;

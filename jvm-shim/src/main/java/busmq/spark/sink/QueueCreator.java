@@ -7,7 +7,9 @@ import java.util.List;
 public final class QueueCreator {
     private QueueCreator() {}
 
-    /** Creates the queue with the ttl and the maxsize of the options; one that exists keeps its own. */
+    /**
+     * Creates the queue with the ttl and the maxsize of the options; one that exists keeps its own.
+     */
     public static void create(WriteOptions options, String queue) {
         try (SinkStore store = new SinkStore(options)) {
             store.attach(List.of(queue));

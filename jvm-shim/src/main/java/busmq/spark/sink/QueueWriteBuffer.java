@@ -7,23 +7,32 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 
-/** The rows of one queue that are to be sent: those that wait, in order, and the chunk that is being sent. */
+/**
+ * The rows of one queue that are to be sent: those that wait, in order, and the chunk that is being
+ * sent.
+ */
 final class QueueWriteBuffer {
-    /** Most messages in one script call: Lua's unpack fails near 8 000 values, and 1 000 small ones take Redis well under 1 ms. */
+    /**
+     * Most messages in one script call: Lua's unpack fails near 8 000 values, and 1 000 small ones
+     * take Redis well under 1 ms.
+     */
     static final int CHUNK_ROWS = SharedPythonConstants.intNumber("chunkMessages");
 
-    /** Most bytes in one script call, so that large messages do not block Redis long either; a single larger message goes alone. */
+    /**
+     * Most bytes in one script call, so that large messages do not block Redis long either; a
+     * single larger message goes alone.
+     */
     static final int CHUNK_BYTES = SharedPythonConstants.intNumber("chunkBytes");
 
     final String queue;
 
-    /** What is being sent, or was not stored in full; only the sending thread looks at it. */
+    /** Rows that are under way, or not stored in full; only the sending thread uses them. */
     List<byte[]> chunk = List.of();
 
     /** The origin of each row of the chunk; empty where rows have none. */
     List<RowOrigin> chunkOrigins = List.of();
 
-    /** What the target keeps for this queue: the index of its server, or the staged list. */
+    /** The target's own value for this queue: the index of its server, or the staged list. */
     Object targetState;
 
     /** Whether the buffer is among those to be sent, or is being sent. */
@@ -60,7 +69,10 @@ final class QueueWriteBuffer {
         return waitingValues.size() >= CHUNK_ROWS || waitingBytes >= CHUNK_BYTES;
     }
 
-    /** Move what waits into the chunk, as much as may travel at once; a chunk that is not done stays as it is. */
+    /**
+     * Move what waits into the chunk, as much as may travel at once; a chunk that is not done stays
+     * as it is.
+     */
     void loadChunk() {
         if (!chunk.isEmpty()) {
             return;
@@ -97,7 +109,10 @@ final class QueueWriteBuffer {
         Object open(String queue, int server);
     }
 
-    /** Makes the target's state for every buffer that has none, in the order of the buffers; their queues are created if need be. */
+    /**
+     * Makes the target's state for every buffer that has none, in the order of the buffers; their
+     * queues are created if need be.
+     */
     static void openTargetStates(List<QueueWriteBuffer> buffers, SinkStore store, TargetStateOpener opener) {
         List<QueueWriteBuffer> fresh = buffers.stream().filter(buffer -> buffer.targetState == null).toList();
         if (fresh.isEmpty()) {

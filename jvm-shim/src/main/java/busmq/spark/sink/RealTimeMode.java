@@ -11,14 +11,18 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanExecBase;
 import org.apache.spark.sql.execution.datasources.v2.MicroBatchScanExec;
 import scala.collection.Iterator;
 
-/** Whether the query whose batch is being started runs in real-time mode, for which sinks have no interface. */
+/**
+ * Whether the query whose batch is being started runs in real-time mode, for which sinks have no
+ * interface.
+ */
 public final class RealTimeMode {
     private RealTimeMode() {
     }
 
     /**
-     * Looks at the plan of the running batch: call it on the thread that runs it. An error where that cannot be found out, since rows would be
-     * missing if exactly-once delivery went on in real-time mode.
+     * Looks at the plan of the running batch: call it on the thread that runs it. An error where
+     * that cannot be found out, since rows would be missing if exactly-once delivery went on in
+     * real-time mode.
      */
     static boolean isRunning() {
         try {
@@ -43,7 +47,10 @@ public final class RealTimeMode {
         return false;
     }
 
-    /** Whether a node of a plan reads without an end: every scan of a connector but those known to have one. */
+    /**
+     * Whether a node of a plan reads without an end: every scan of a connector but those known to
+     * have one.
+     */
     static boolean isOpenEnded(Class<?> node) {
         return DataSourceV2ScanExecBase.class.isAssignableFrom(node) && !MicroBatchScanExec.class.isAssignableFrom(node)
                 && !BatchScanExec.class.isAssignableFrom(node);
@@ -60,8 +67,8 @@ public final class RealTimeMode {
     }
 
     /**
-     * Where the end of a batch is not logged before it runs, it holds other rows when it is run again; the first time's record would stand for
-     * them, and rows would be missing.
+     * A batch whose end is not logged before it runs has other rows when it runs again. The record
+     * of the first run would stand for them, and rows would be missing.
      */
     public static BusException notExactlyOnceError(String where, String remedy) {
         return BusException.configError("delivery=exactly-once is not possible with " + where + ", where a batch that is run again may hold other rows. "

@@ -14,27 +14,33 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Rows gather while a call to Redis is under way; what has gathered is the next call. A single row is sent at once, many in chunks.
+ * Rows gather while a call to Redis is under way; the gathered rows are the next call. A single row
+ * is sent at once, many in chunks.
  *
- * <p>The rows of one queue keep their order: a queue has one chunk under way, and what was not stored of it goes before everything later.
- * One thread adds, one of its own sends.
+ * <p>The rows of one queue keep their order: a queue has one chunk under way, and what was not
+ * stored of it goes before everything later. A caller's thread adds rows, and a thread of the
+ * batcher sends them.
  */
 final class RowBatcher implements AutoCloseable {
     /** So many rows, or bytes, wait at most; then {@link #add} does. */
     static final int MOST_ROWS = 20_000;
 
-    /** The same where rows wait for full chunks: of 20,000 for 1,000 queues a call has twenty, and costs nearly as much as one with fifty. */
+    /**
+     * The limit where rows wait for full chunks: with 20,000 rows for 1,000 queues a call has
+     * twenty rows, and costs nearly as much as one with fifty.
+     */
     static final int MOST_STAGED_ROWS = 100_000;
 
     static final long MOST_BYTES = 16L << 20;
     private static final int BUFFERS_AT_ONCE = 64;
     private static final long RETRY_MS = 500;
 
-    /** Where rows go. Called by the sending thread alone. */
+    /** The target of rows. Called by the sending thread alone. */
     interface Target {
         /**
-         * Store the chunk of each buffer. The result says how many rows of each; fewer than all means that the queue is full, or why the buffer says
-         * it was {@link QueueWriteBuffer#refusal}.
+         * Store the chunk of each buffer. The result says how many rows of each; fewer than all
+         * means that the queue is full, or why the buffer says it was
+         * {@link QueueWriteBuffer#refusal}.
          */
         int[] writeChunks(List<QueueWriteBuffer> buffers);
 
@@ -55,12 +61,17 @@ final class RowBatcher implements AutoCloseable {
     private long rows;
     private long bytes;
     private boolean sending;
-    /** Whether buffers are sent before they fill a chunk: a flush is waiting, or too many rows are. */
+    /**
+     * Whether buffers are sent before they fill a chunk: a flush is waiting, or too many rows are.
+     */
     private boolean sendsPartialChunks;
     private boolean closed;
     private RuntimeException failure;
 
-    /** {@code onlyFullChunks}: rows wait for a full chunk, a flush, or until too many wait. {@code runAtEnd} runs last in the sending thread. */
+    /**
+     * {@code onlyFullChunks}: rows wait for a full chunk, a flush, or until too many wait.
+     * {@code runAtEnd} runs last in the sending thread.
+     */
     RowBatcher(Target target, long fullTimeoutMs, boolean onlyFullChunks, Runnable runAtEnd) {
         this.target = target;
         this.fullTimeoutMs = fullTimeoutMs;
@@ -136,8 +147,8 @@ final class RowBatcher implements AutoCloseable {
     }
 
     /**
-     * Rows that are pushed are tried again as long as their task is open: it learns of an error only with its next row, and that, or the end
-     * of the batch, may be an hour away.
+     * Rows that are pushed are tried again as long as their task is open: it learns of an error
+     * only with its next row, and that, or the end of the batch, may be an hour away.
      */
     private int[] writeOrKeepRefusal(List<QueueWriteBuffer> round) {
         round.forEach(buffer -> buffer.refusal = null);
@@ -245,7 +256,10 @@ final class RowBatcher implements AutoCloseable {
         blockedBuffers.add(buffer);
     }
 
-    /** Let those try again whose time has come; the result is how long the next one waits, -1 when there is none. */
+    /**
+     * Let those try again whose time has come; the result is how long the next one waits, -1 when
+     * there is none.
+     */
     private long retryDueBuffers() {
         if (blockedBuffers.isEmpty()) {
             return -1;
@@ -255,7 +269,10 @@ final class RowBatcher implements AutoCloseable {
         return blockedBuffers.stream().mapToLong(buffer -> buffer.retryAtMs - nowMs).min().orElse(-1);
     }
 
-    /** The thread ends when the task has seen the error and closes, so that what is done at the end comes after that. */
+    /**
+     * The thread ends when the task has seen the error and closes, so that what is done at the end
+     * comes after that.
+     */
     private void failUntilClosed(RuntimeException error) {
         lock.lock();
         try {

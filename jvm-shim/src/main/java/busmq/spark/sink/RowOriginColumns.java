@@ -13,11 +13,15 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * The columns that say which message a row was made of: {@code queue} and {@code id} as the source gave them, and {@code index} where one message
- * makes several rows. {@code indexAt} is -1 without it.
+ * The columns that say which message a row was made of: {@code queue} and {@code id} as the source
+ * gave them, and {@code index} where one message makes several rows. {@code indexAt} is -1 without
+ * it.
  */
 record RowOriginColumns(int queueAt, int idAt, int indexAt) implements Serializable {
-    /** Throws BUSMQ_CONFIG where rows do not say it, or may go elsewhere when they come again. {@code columns}: where rows go. */
+    /**
+     * Throws BUSMQ_CONFIG where rows do not say it, or may go elsewhere when they come again.
+     * {@code columns}: where rows go.
+     */
     static RowOriginColumns of(StructType schema, SinkColumns columns) {
         List<String> names = Arrays.stream(schema.fields()).map(StructField::name).map(name -> name.toLowerCase(Locale.ROOT)).toList();
         Map<String, Integer> places = IntStream.range(0, names.size()).boxed().collect(Collectors.toMap(names::get, Function.identity(), (a, b) -> a));

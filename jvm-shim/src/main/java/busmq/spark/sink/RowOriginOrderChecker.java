@@ -9,8 +9,9 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * The origins of the rows of one task, each after the one before of its queue: else what came later would count as appended already. A queue that
- * no reader of this task follows has rows in other tasks, too, and they come in any order.
+ * The origins of the rows of one task, each after the one before of its queue: else what came later
+ * would count as appended already. A queue that no reader of this task follows has rows in other
+ * tasks, too, and they come in any order.
  */
 final class RowOriginOrderChecker {
     private final RowOriginColumns columns;

@@ -8,7 +8,10 @@ import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Rows of one task into its sink. A row is on its way when {@link #write} returns; {@link #commit} waits until all have arrived. */
+/**
+ * Rows of one task into its sink. A row is on its way when {@link #write} returns; {@link #commit}
+ * waits until all have arrived.
+ */
 final class RowWriter implements DataWriter<InternalRow> {
     private final SinkColumns columns;
     private final TaskSink sink;

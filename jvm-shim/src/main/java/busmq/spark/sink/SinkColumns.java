@@ -19,8 +19,9 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Where the value and the queue of a row come from: columns and their positions. Option {@code queue} wins over the column, as Kafka's
- * {@code topic} does; then {@code queueColumn} is null and {@code queueAt} -1.
+ * The columns of the value and the queue of a row, with their positions. Option {@code queue} wins
+ * over the column, as Kafka's {@code topic} does; then {@code queueColumn} is null and
+ * {@code queueAt} -1.
  *
  * @param text whether values are strings
  * @param topic where rows go in topics; null where they go to queues
@@ -32,8 +33,9 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
             "partition", "int", "id", "bigint", "source", "string", "index", "int");
 
     /**
-     * Throws BUSMQ_CONFIG for a missing or unknown column, two of one name, a wrong type, no queue and no topic, or both. {@code queue} and {@code topic} are the options,
-     * of which one may be given. Columns {@code id}, {@code index} and {@code source} are no part of a message.
+     * Throws BUSMQ_CONFIG for a missing or unknown column, two of one name, a wrong type, no queue
+     * and no topic, or both. {@code queue} and {@code topic} are the options, of which one may be
+     * given. Columns {@code id}, {@code index} and {@code source} are no part of a message.
      */
     public static SinkColumns of(StructType schema, String queue, String topic) {
         StructField[] fields = schema.fields();

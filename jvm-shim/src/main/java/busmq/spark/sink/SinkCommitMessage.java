@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
-/** What a task did: the lists it staged, and their run. */
+/** The result of a task: the lists that it staged, and their run. */
 record SinkCommitMessage(List<StagedList> staged, SinkRun run) implements WriterCommitMessage {
     static final SinkCommitMessage EMPTY = new SinkCommitMessage(List.of(), SinkRun.NONE);
 

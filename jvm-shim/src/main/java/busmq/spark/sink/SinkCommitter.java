@@ -12,7 +12,10 @@ import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The driver's half of exactly-once: same keys, same record and same scripts as the Python sink, so that either goes on with the other's batch. */
+/**
+ * The driver's half of exactly-once: same keys, same record and same scripts as the Python sink, so
+ * that either goes on with the other's batch.
+ */
 final class SinkCommitter implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(SinkCommitter.class);
     /** Errors after which none of the lists that were passed is on record. */
@@ -48,7 +51,8 @@ final class SinkCommitter implements AutoCloseable {
 
     private List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
         if (staged.isEmpty()) {
-            // A batch without rows is not recorded: the record of the last one with rows stays. Rows recorded under its number are appended.
+            // A batch without rows is not recorded: the record of the last one with rows stays.
+            // Rows recorded under its number are appended.
             return store.recordedLists(sink, batch);
         }
         try {
@@ -81,7 +85,10 @@ final class SinkCommitter implements AutoCloseable {
         return held;
     }
 
-    /** Of a query whose rows name their queues {@link SinkStore#record} compares them, where another checkpoint has recorded the batch. */
+    /**
+     * Of a query whose rows name their queues {@link SinkStore#record} compares them, where another
+     * checkpoint has recorded the batch.
+     */
     private void checkTargets(String sink, long batch, List<StagedList> held, List<StagedList> staged, String query) {
         if (!query.isEmpty() && options.queue() == null && options.topic() == null) {
             return;
@@ -93,7 +100,7 @@ final class SinkCommitter implements AutoCloseable {
         }
     }
 
-    /** The error that led here must not be hidden behind a second one; lists end by themselves. */
+    /** A second error must not hide the first one; lists expire by themselves. */
     private void discard(List<StagedList> staged) {
         try {
             store.discard(staged);
@@ -107,7 +114,10 @@ final class SinkCommitter implements AutoCloseable {
         store.forget(sink, options.queue());
     }
 
-    /** A commit of its own, for a batch write whose sink is {@code sink}; {@code truncated} are the queues that are emptied first. */
+    /**
+     * A commit of its own, for a batch write whose sink is {@code sink}; {@code truncated} are the
+     * queues that are emptied first.
+     */
     void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, SinkRun run) {
         store.truncate(truncated);
         if (options.batch() != null) {
@@ -118,7 +128,10 @@ final class SinkCommitter implements AutoCloseable {
         }
     }
 
-    /** Remove what was staged in vain. A recorded batch stays: the next run of the query goes on with it. */
+    /**
+     * Remove what was staged in vain. A recorded batch stays: the next run of the query goes on
+     * with it.
+     */
     void abort(String sink, long batch, List<StagedList> staged) {
         store.discard(withoutHeld(staged, sink.isEmpty() ? List.of() : store.recordedLists(sink, batch)));
     }

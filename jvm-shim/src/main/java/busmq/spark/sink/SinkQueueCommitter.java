@@ -13,9 +13,12 @@ import java.util.List;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 
-/** The commit of a batch to one queue, call by call: {@code commit} in {@code core/sink.py}. Safe to repeat at any time, by any process. */
+/**
+ * The commit of a batch to one queue, call by call: {@code commit} in {@code core/sink.py}. Safe to
+ * repeat at any time, by any process.
+ */
 final class SinkQueueCommitter {
-    /** What a call has found. */
+    /** The result of a commit call. */
     enum Status { OPEN, DONE, FULL, MISSING, OTHER_RECORD }
 
     private static final int MAX_ROWS_PER_COMMIT = SharedPythonConstants.intNumber("maxRowsPerCommit");
@@ -39,7 +42,10 @@ final class SinkQueueCommitter {
     private record Move(int nth, long moved) {
     }
 
-    /** {@code firstValidEpoch}: progress of records that were made by runs with lower epochs counts for nothing. */
+    /**
+     * {@code firstValidEpoch}: progress of records that were made by runs with lower epochs counts
+     * for nothing.
+     */
     SinkQueueCommitter(QueueKeys keys, String sink, long batch, List<StagedList> staged, long firstValidEpoch) {
         this.keys = keys;
         this.sink = sink;
@@ -66,8 +72,8 @@ final class SinkQueueCommitter {
     }
 
     /**
-     * Runs commits side by side, some calls of each in a round trip. The result is the lists of those that are not done. The first error is thrown at
-     * the end.
+     * Runs commits side by side, some calls of each in a round trip. The result is the lists of
+     * those that are not done. The first error is thrown at the end.
      */
     static List<List<StagedList>> commitTogether(List<SinkQueueCommitter> queues, Function<List<RedisCall>, List<Object>> run) {
         List<BusException> errors = new ArrayList<>();
@@ -97,7 +103,7 @@ final class SinkQueueCommitter {
         status = Status.OPEN;
     }
 
-    /** What is left where the queue had no room; else null. */
+    /** Return the remaining rows where the queue had no room; else null. */
     SinkStore.CommitStoppedAtMaxsize partialCommit() {
         return partialCommit;
     }
@@ -132,8 +138,9 @@ final class SinkQueueCommitter {
     }
 
     /**
-     * The replies to them: a call moves nothing unless the progress is where it begins, so that those behind one that was not complete find that out.
-     * Throws BUSMQ_STAGING_LOST and BUSMQ_STALE_BATCH, and is done then.
+     * Read the replies. A call moves nothing unless the progress is at its start, so the calls
+     * after an incomplete one do nothing. Throws BUSMQ_STAGING_LOST and BUSMQ_STALE_BATCH, and is
+     * done then.
      */
     Status applyReplies(List<?> replies) {
         for (int i = 0; i < replies.size() && (i == 0 || status == Status.OPEN); i++) {
@@ -176,7 +183,10 @@ final class SinkQueueCommitter {
         status = nth >= 0 && nth < staged.size() ? Status.OPEN : Status.DONE;
     }
 
-    /** What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known. */
+    /**
+     * Return a digest of the rows of a queue that does not depend on order and lists; empty where
+     * it is not known.
+     */
     private static String rowsDigest(List<StagedList> staged) {
         long rows = 0;
         long digest = 0;

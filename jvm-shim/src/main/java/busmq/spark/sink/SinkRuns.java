@@ -18,7 +18,10 @@ import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 
-/** What the runs of a sink stage, and what becomes of it when a run ends before its commit: {@code core/sink_runs.py}, with the same scripts. */
+/**
+ * The runs of a sink and their staged lists, also after a run that ended before its commit:
+ * {@code core/sink_runs.py}, with the same scripts.
+ */
 final class SinkRuns {
     private static final int NAMES_PER_CALL = SharedPythonConstants.intNumber("namesPerCall");
 
@@ -33,10 +36,12 @@ final class SinkRuns {
     }
 
     /**
-     * A task of a run is about to stage rows for queues: the epoch of the run. The first time, what earlier runs have staged in vain is removed.
+     * A task of a run is about to stage rows for queues: the epoch of the run. The first call
+     * removes the staged lists of earlier runs.
      *
-     * @param more calls that travel along, and {@code answered} what takes their replies or errors. Not in the call that begins the run, which frees
-     *        memory: what a full Redis refused may be accepted after it
+     * @param more calls that travel along, and {@code answered} what takes their replies or
+     *     errors. Not in the call that begins the run, which frees memory: a full Redis may accept
+     *     the call after it
      */
     SinkRun begin(String run, List<String> queues, List<RedisCall> more, Consumer<List<Object>> answered) {
         List<RedisCall> calls = new ArrayList<>();

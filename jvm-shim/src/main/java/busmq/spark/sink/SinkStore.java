@@ -27,12 +27,15 @@ import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
-/** What a sink does with Redis, call by call ({@code core/sink.py} has the rules). For one thread; closing it gives its links back. */
+/**
+ * The calls of a sink to Redis ({@code core/sink.py} has the rules). For one thread; closing it
+ * gives its links back.
+ */
 final class SinkStore implements AutoCloseable {
-    /** How long our own records outlive a queue whose ttl is shorter. */
+    /** The lifetime of our own records beside a queue with a shorter ttl. */
     static final int MIN_RECORD_TTL_S = SharedPythonConstants.intNumber("minRecordTtlS");
 
-    /** How long staged rows of an attempt that never came to its commit stay in Redis. */
+    /** The lifetime in Redis of staged rows whose attempt never commits. */
     static final int STAGE_TTL_S = SharedPythonConstants.intNumber("stageTtlS");
 
     private static final String STAGE = ":stage:";
@@ -58,7 +61,10 @@ final class SinkStore implements AutoCloseable {
         return links.link(server);
     }
 
-    /** The servers of queues, each of which is created with the sink's options if need be and may be. Throws BUSMQ_QUEUE_MISSING. */
+    /**
+     * The servers of queues, each of which is created with the sink's options if need be and may
+     * be. Throws BUSMQ_QUEUE_MISSING.
+     */
     Map<String, Integer> attach(List<String> queues) {
         Map<String, Integer> servers = links.locate(queues);
         servers.keySet().stream().collect(Collectors.groupingBy(servers::get)).forEach((server, part) -> attach(part, server));
@@ -66,8 +72,9 @@ final class SinkStore implements AutoCloseable {
     }
 
     /**
-     * The partition queues of a topic, which is created if need be and may be. On several servers they are created, too: each on its server in turn, and
-     * not where its name hashes to. Throws BUSMQ_TOPIC_MISSING.
+     * The partition queues of a topic, which is created if need be and may be. On several servers
+     * they are created, too: each on its server in turn, and not where its name hashes to. Throws
+     * BUSMQ_TOPIC_MISSING.
      */
     List<String> topicQueues(String topic) {
         TopicPartitionLocator topics = new TopicPartitionLocator(links, options.redis().cluster());
@@ -83,7 +90,7 @@ final class SinkStore implements AutoCloseable {
         return queues;
     }
 
-    /** The same where the server is known. */
+    /** Attach a queue at a known server. */
     void attach(String queue, int server) {
         attach(List.of(queue), server);
     }
@@ -103,7 +110,10 @@ final class SinkStore implements AutoCloseable {
         return RedisCall.script("attach", keys(queue).all(), args);
     }
 
-    /** The calls that push a chunk; sent again after a broken link, which is what at-least-once allows. */
+    /**
+     * The calls that push a chunk; sent again after a broken link, which is what at-least-once
+     * allows.
+     */
     RedisCall pushCall(String queue, List<byte[]> values) {
         QueueKeys keys = keys(queue);
         return RedisCall.script("push", keys.appending(), concat(values, keys.available()));
@@ -138,7 +148,10 @@ final class SinkStore implements AutoCloseable {
         return RedisCall.script("stage", List.of(list.key(), list.stagesKey), concat(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
     }
 
-    /** A task of a run is about to stage rows for queues, which are attached in the same round trip where that is to one server, or cluster. */
+    /**
+     * A task of a run is about to stage rows for queues, which are attached in the same round trip
+     * where that is to one server, or cluster.
+     */
     SinkRun begin(SinkRunId run, List<String> queues) {
         List<RedisCall> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
         return runsOf(run.sink()).begin(run.id(), queues, calls, replies -> {
@@ -156,8 +169,9 @@ final class SinkStore implements AutoCloseable {
     }
 
     /**
-     * Appends a chunk on the connection that has written the whole list so far. Never to be repeated on the same list: the first try may still
-     * arrive. To a list that is gone it adds nothing, so no key is left without a ttl.
+     * Appends a chunk on the connection that has written the whole list so far. Never to be
+     * repeated on the same list: the first try may still arrive. To a list that is gone it adds
+     * nothing, so no key is left without a ttl.
      */
     static RedisCall stageMoreCall(StagedList.OpenStagedList list, List<byte[]> values) {
         return RedisCall.command(concat(values, "RPUSHX", list.key())).asNonIdempotent();
@@ -170,9 +184,11 @@ final class SinkStore implements AutoCloseable {
     }
 
     /**
-     * Make {@code staged} what the batch consists of, unless it has been recorded before: then that holds. The commit point. {@code span} says
-     * which part of its sources the batch covers, {@code epoch} which run staged it. Throws BUSMQ_STALE_BATCH, BUSMQ_STALE_RUN when a later run has
-     * begun, BUSMQ_BATCH_CHANGED when the batch on record is another one, and BUSMQ_SINK_TARGETS when a copy of the checkpoint writes it elsewhere.
+     * Make {@code staged} what the batch consists of, unless it has been recorded before: then that
+     * holds. The commit point. {@code span} says which part of its sources the batch covers,
+     * {@code epoch} which run staged it. Throws BUSMQ_STALE_BATCH, BUSMQ_STALE_RUN when a later run
+     * has begun, BUSMQ_BATCH_CHANGED when the batch on record is another one, and
+     * BUSMQ_SINK_TARGETS when a copy of the checkpoint writes it elsewhere.
      */
     List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
         try {
@@ -202,17 +218,20 @@ final class SinkStore implements AutoCloseable {
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));
         }
         if (staged.stream().map(StagedList::queue).distinct().count() > 1) {
-            // Tasks name them anew with the next batch; names that no row has any more are removed here.
+            // Tasks name them anew with the next batch; names that no row has any more are removed
+            // here.
             recordLink(sink).run(RedisCall.command("UNLINK", QueueKeys.sinkQueues(sink)));
         }
         return held;
     }
 
     /**
-     * Drop what is on record for a sink, with its progress and what is left of its lists. For a run that delivers at least once: its batches have
-     * the same numbers and other rows, and what was recorded comes again with them.
+     * Drop what is on record for a sink, with its progress and what is left of its lists. For a run
+     * that delivers at least once: its batches have the same numbers and other rows, and what was
+     * recorded comes again with them.
      *
-     * @param queue the one queue of the sink, which has progress also where the record names other queues; null: rows name theirs
+     * @param queue the one queue of the sink, which has progress also where the record names
+     *     other queues; null: rows name theirs
      */
     void forget(String sink, String queue) {
         byte[] manifest = (byte[]) recordLink(sink).run(RedisCall.script("void", List.of(QueueKeys.sinkRecord(sink)), MIN_RECORD_TTL_S));
@@ -227,8 +246,8 @@ final class SinkStore implements AutoCloseable {
     }
 
     /**
-     * Extends the ttl of lists of one server to that of a record, before the record names them. Throws BUSMQ_STAGING_LOST when one does not hold its
-     * rows.
+     * Extends the ttl of lists of one server to that of a record, before the record names them.
+     * Throws BUSMQ_STAGING_LOST when one does not hold its rows.
      */
     private void keepStaged(String sink, long batch, List<StagedList> staged) {
         Stream<RedisCall> calls = staged.stream().flatMap(s -> Stream.of(RedisCall.command("EXPIRE", s.key(), MIN_RECORD_TTL_S), RedisCall.command("LLEN", s.key())));
@@ -248,12 +267,15 @@ final class SinkStore implements AutoCloseable {
         return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch ? BatchManifestCodec.decode((byte[]) reply.get(1)) : List.of();
     }
 
-    /** A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on. */
+    /**
+     * A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on.
+     */
     record CommitStoppedAtMaxsize(long maxsize, long left) {
     }
 
     /**
-     * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by any process, until then.
+     * Append the staged lists of one queue in their order; null when all is appended. Safe to
+     * repeat at any time, by any process, until then.
      */
     CommitStoppedAtMaxsize commit(String sink, long batch, List<StagedList> staged) {
         try {
@@ -271,14 +293,19 @@ final class SinkStore implements AutoCloseable {
         }
     }
 
-    /** Progress under the number of the batch is of another record than the one that is committed. */
+    /**
+     * Progress under the number of the batch is of another record than the one that is committed.
+     */
     private static final class BatchProgressConflict extends Exception {
         BatchProgressConflict() {
             super(null, null, false, false);
         }
     }
 
-    /** {@code voidBelow}: progress of records that were made by runs with lower epochs counts for nothing. */
+    /**
+     * {@code voidBelow}: progress of records that were made by runs with lower epochs counts for
+     * nothing.
+     */
     private CommitStoppedAtMaxsize commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws BatchProgressConflict {
         SinkQueueCommitter queue = new SinkQueueCommitter(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
@@ -295,8 +322,9 @@ final class SinkStore implements AutoCloseable {
     }
 
     /**
-     * Append the staged lists of many queues, a round trip for many of them: the lists of each queue that is not finished then, since it has no
-     * room, is missing, or has progress of another record. Each is for {@link #commit}.
+     * Append the staged lists of many queues, a round trip for many of them: the lists of each
+     * queue that is not finished then, since it has no room, is missing, or has progress of another
+     * record. Each is for {@link #commit}.
      */
     List<List<StagedList>> commitMany(String sink, long batch, List<StagedList> staged) {
         List<List<StagedList>> rest = new ArrayList<>();
@@ -314,7 +342,10 @@ final class SinkStore implements AutoCloseable {
         forEachServer(staged, part -> link(part.get(0).server()).runAll(callForEach(part, s -> RedisCall.command("UNLINK", s.key()))));
     }
 
-    /** Drop the progress and the record of a sink that will never commit again (a finished batch write). */
+    /**
+     * Drop the progress and the record of a sink that will never commit again (a finished batch
+     * write).
+     */
     void forget(String sink, List<StagedList> staged) {
         forgetProgress(sink, staged);
         recordLink(sink).run(RedisCall.command("DEL", QueueKeys.sinkRecord(sink)));
@@ -328,7 +359,7 @@ final class SinkStore implements AutoCloseable {
         });
     }
 
-    /** Delete the messages that the queues hold now; what is pushed meanwhile stays. */
+    /** Delete the messages that the queues hold now; messages that are pushed meanwhile stay. */
     void truncate(List<String> queues) {
         Map<String, Integer> servers = links.locate(new LinkedHashSet<>(queues));
         servers.forEach((queue, server) -> {

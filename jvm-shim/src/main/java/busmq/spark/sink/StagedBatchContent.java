@@ -13,7 +13,10 @@ import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** The content of a batch, to distinguish it from another of the same number: its span, if known, and the rows of each queue (core/sink.py). */
+/**
+ * The content of a batch, to distinguish it from another of the same number: its span, if known,
+ * and the rows of each queue (core/sink.py).
+ */
 record StagedBatchContent(String span, List<StagedList> staged) {
     private static final int MAX_QUEUES_IN_ERROR = SharedPythonConstants.intNumber("maxQueuesInError");
     private static final String CHECKPOINT_OLDER_REMEDY = SharedPythonConstants.text("checkpointOlderRemedy");
@@ -28,7 +31,10 @@ record StagedBatchContent(String span, List<StagedList> staged) {
         }
     }
 
-    /** How {@code now} differs from this batch, as details of BATCH_CHANGED; empty when it is the same. */
+    /**
+     * Return the differences of {@code now} from this batch, as details of BATCH_CHANGED; empty for
+     * none.
+     */
     Map<String, Object> differencesTo(StagedBatchContent now) {
         BatchSpan ours = BatchSpan.parse(span);
         BatchSpan theirs = BatchSpan.parse(now.span);
@@ -46,7 +52,9 @@ record StagedBatchContent(String span, List<StagedList> staged) {
                 TWO_WRITES_REMEDY + ". " + CHECKPOINT_OLDER_REMEDY + ". " + QUERY_VARIES_REMEDY);
     }
 
-    /** Whether a copy of the checkpoint that recorded this batch writes {@code now} to other queues. */
+    /**
+     * Whether a copy of the checkpoint that recorded this batch writes {@code now} to other queues.
+     */
     boolean hasOtherQueuesOfACopy(StagedBatchContent now) {
         String ours = BatchSpan.parse(span).checkpoint();
         String theirs = BatchSpan.parse(now.span).checkpoint();

@@ -6,14 +6,19 @@ import java.util.List;
 import java.util.zip.CRC32;
 
 /**
- * One staged list: rows of one task attempt for one queue. {@code chunks} are their sizes as (size, how often). They are the rows at its head;
- * what lies after them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
- * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or that is not known.
+ * A staged list: rows of one task attempt for one queue. {@code chunks} are their sizes as (size,
+ * how often). They are the rows at its head; what lies after them does not count. {@code digest}
+ * distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
+ * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or
+ * that is not known.
  */
 public record StagedList(String queue, int server, String key, List<EqualChunks> chunks, Long digest, long made) implements Serializable {
     private static final long MASK = (1L << 53) - 1;
 
-    /** So many chunks of one size, one after another: a million rows are two of these, not a thousand sizes. */
+    /**
+     * So many chunks of one size, one after another: a million rows are two of these, not a
+     * thousand sizes.
+     */
     public record EqualChunks(int size, int times) implements Serializable {}
 
     public StagedList {
@@ -24,7 +29,10 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         this(queue, server, key, chunks, digest, 0);
     }
 
-    /** A checksum of rows that does not depend on their order, chunks or partitions: digests of parts add up ({@link #totalDigest}). */
+    /**
+     * A checksum of rows that does not depend on their order, chunks or partitions: digests of
+     * parts add up ({@link #totalDigest}).
+     */
     static long digest(List<byte[]> values) {
         CRC32 crc = new CRC32();
         long sum = 0;
@@ -40,12 +48,15 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         return (one + other) & MASK;
     }
 
-    /** How many rows were staged. */
+    /** Return the number of staged rows. */
     public long rows() {
         return chunks.stream().mapToLong(run -> (long) run.size * run.times).sum();
     }
 
-    /** How many rows the next move may take when {@code moved} are done: up to the next chunk border. */
+    /**
+     * Return the number of rows of the next move after {@code moved} rows: up to the next chunk
+     * border.
+     */
     public int chunkAt(long moved) {
         long at = 0;
         for (EqualChunks run : chunks) {
@@ -58,11 +69,14 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         return 0;
     }
 
-    /** What a task stages for one queue: segments that are closed, and the one that grows. {@code core/sink.py} says why. */
+    /**
+     * The staged rows of a task for one queue: closed segments, and the one that grows.
+     * {@code core/sink.py} says why.
+     */
     static final class OpenStagedList {
         final String queue;
         final int server;
-        /** Where the list is noted, and under which run. */
+        /** The record of the list, and its run. */
         final String stagesKey;
         final long epoch;
         private final List<StagedList> closedSegments = new ArrayList<>();
@@ -102,7 +116,7 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
             rows += size;
         }
 
-        /** Go on in a new segment: what was sent to this one may still arrive. {@code token} is random. */
+        /** Go on in a new segment: calls to this one may still arrive. {@code token} is random. */
         void startNextSegment(String token) {
             closedSegments.add(new StagedList(queue, server, key, chunks, digest));
             key = key.substring(0, key.length() - token.length()) + token;

@@ -52,7 +52,7 @@ final class StagedListWriter implements RowBatcher.Target {
         return new SinkCommitMessage(listsWithUnconfirmed().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), run);
     }
 
-    /** The same with those where nothing was confirmed. */
+    /** Return the lists, including lists without a confirmed row. */
     List<StagedList> listsWithUnconfirmed() {
         return lists.stream().flatMap(list -> list.segments().stream()).toList();
     }
@@ -64,7 +64,10 @@ final class StagedListWriter implements RowBatcher.Target {
         return list;
     }
 
-    /** After a broken link it is unknown whether the chunks were stored: they are staged again in new lists, for as long as the link retries. */
+    /**
+     * After a broken link it is unknown whether the chunks were stored: they are staged again in
+     * new lists, for as long as the link retries.
+     */
     private void stageChunks(int server, List<QueueWriteBuffer> buffers) {
         try {
             applyReplies(buffers, store.link(server).runAll(buffers.stream().map(StagedListWriter::chunkCall).toList()));

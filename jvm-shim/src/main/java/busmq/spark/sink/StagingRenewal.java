@@ -12,8 +12,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * While a task stages, renews the ttl of what its run has staged: its own lists, however long its rows take to come, and those of tasks that have
- * ended.
+ * While a task stages, renews the ttl of what its run has staged: its own lists, however long its
+ * rows take to come, and those of tasks that have ended.
  */
 final class StagingRenewal implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(StagingRenewal.class);

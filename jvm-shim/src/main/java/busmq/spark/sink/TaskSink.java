@@ -7,7 +7,10 @@ import busmq.spark.options.WriteOptions;
 import java.io.InterruptedIOException;
 import java.util.List;
 
-/** Sends the rows of one task to Redis, into staged lists or straight into their queues. Made and used by one thread, and closed whatever happens. */
+/**
+ * Sends the rows of one task to Redis, into staged lists or straight into their queues. Made and
+ * used by one thread, and closed whatever happens.
+ */
 public final class TaskSink implements AutoCloseable {
     /** Redis' own limit of one value. */
     private static final int MAX_VALUE_BYTES = SharedPythonConstants.intNumber("maxValueBytes");
@@ -31,7 +34,10 @@ public final class TaskSink implements AutoCloseable {
         return new TaskSink(options, null, null, null);
     }
 
-    /** Once, in order: of rows that have an origin those after the last one that the query has appended. */
+    /**
+     * Once, in order: of rows that have an origin those after the last one that the query has
+     * appended.
+     */
     static TaskSink toQueuesOnce(WriteOptions options, String query) {
         return new TaskSink(options, null, null, query);
     }
@@ -46,7 +52,10 @@ public final class TaskSink implements AutoCloseable {
         return stageTarget != null;
     }
 
-    /** Takes a row over and returns, unless many wait. Throws what has ended the sending, be it about an earlier row. */
+    /**
+     * Takes a row over and returns, unless many wait. Throws what has ended the sending, be it
+     * about an earlier row.
+     */
     public void add(String queue, byte[] value) throws InterruptedIOException {
         add(queue, value, null);
     }
@@ -64,13 +73,16 @@ public final class TaskSink implements AutoCloseable {
         batcher.flush();
     }
 
-    /** The same; then what was staged, in the order of the first row of each list. */
+    /** Close the sink and return the staged lists, in the order of the first row of each. */
     SinkCommitMessage finishWithOutcome() throws InterruptedIOException {
         finish();
         return stageTarget == null ? SinkCommitMessage.EMPTY : stageTarget.outcome();
     }
 
-    /** Gives up: nothing more is sent, and what was staged is taken back once the last call is answered. */
+    /**
+     * Gives up: nothing more is sent, and what was staged is taken back once the last call is
+     * answered.
+     */
     void abort() {
         discardsStaged = stageTarget != null;
         close();
@@ -88,7 +100,8 @@ public final class TaskSink implements AutoCloseable {
     private void closeStore(SinkStore store) {
         try (store) {
             if (discardsStaged && !batcher.hasFailedWith(ErrorKind.LINK_LOST) && !batcher.hasFailedWith(ErrorKind.WRITES_PAUSED)) {
-                // A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
+                // A query that is started again and again on the same bad row, or on a full Redis,
+                // must not fill Redis with what it staged.
                 store.discard(stageTarget.listsWithUnconfirmed());
             }
         } catch (BusException error) {

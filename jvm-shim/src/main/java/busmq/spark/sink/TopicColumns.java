@@ -7,15 +7,16 @@ import java.util.Map;
 import java.util.stream.Stream;
 
 /**
- * The columns that choose topic and partition of a row, by position; -1: there is none, or another one goes before it.
+ * The columns that choose topic and partition of a row, by position; -1: there is none, or another
+ * one goes before it.
  *
  * @param topic the option; null: rows name theirs
  * @param keyIsText whether keys are strings
  */
 record TopicColumns(String topic, int topicAt, int partitionAt, int keyAt, boolean keyIsText) implements Serializable {
     /**
-     * Of rows with these columns; null where rows go to queues. {@code queue} and {@code topic} are the options. Throws BUSMQ_CONFIG for what says both,
-     * or chooses a partition of no topic.
+     * Of rows with these columns; null where rows go to queues. {@code queue} and {@code topic} are
+     * the options. Throws BUSMQ_CONFIG for what says both, or chooses a partition of no topic.
      */
     static TopicColumns of(Map<String, Integer> found, String[] names, boolean keyIsText, String queue, String topic) {
         if (topic == null && (queue != null || !found.containsKey("topic"))) {

@@ -9,11 +9,15 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Where the rows of one task go in topics: column {@code partition} says it, else column {@code key} chooses, else one partition after the other is
- * filled. The row is given to {@link #queueOf} by what reads its columns.
+ * The partitions for the rows of a task: column {@code partition} names one, else column
+ * {@code key} chooses, else the task fills one partition after the other. The row is given to
+ * {@link #queueOf} by what reads its columns.
  */
 public final class TopicPartitioner {
-    /** Rows that go to one partition before the next has its turn, as many as a record batch in Python. */
+    /**
+     * Rows that go to one partition before the next has its turn, as many as a record batch in
+     * Python.
+     */
     private static final int ROWS_PER_TURN = SharedPythonConstants.intNumber("rowsPerRecordBatch");
 
     private final WriteOptions options;
@@ -42,7 +46,10 @@ public final class TopicPartitioner {
         byte[] bytes(int at, boolean text);
     }
 
-    /** The partition queue of a row. Throws BUSMQ_MESSAGE_REFUSED for a NULL and for a partition that the topic has not, BUSMQ_TOPIC_MISSING. */
+    /**
+     * The partition queue of a row. Throws BUSMQ_MESSAGE_REFUSED for a NULL and for a partition
+     * that the topic has not, BUSMQ_TOPIC_MISSING.
+     */
     public String queueOf(Columns row) {
         TopicColumns of = columns.topic();
         rows++;

@@ -9,12 +9,15 @@ import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 
 /**
- * Is serialized to the tasks. {@code query} is empty for a batch write; {@code writeToken} is unique to this write; {@code origins} is null but where
- * rows are pushed exactly once.
+ * Is serialized to the tasks. {@code query} is empty for a batch write; {@code writeToken} is
+ * unique to this write; {@code origins} is null but where rows are pushed exactly once.
  */
 record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, RowOriginColumns origins, String query, String writeToken)
         implements StreamingDataWriterFactory, DataWriterFactory {
-    /** Local property: in a stream's tasks, and on the thread that runs its batches, the id of the run of the query. */
+    /**
+     * Local property: in a stream's tasks, and on the thread that runs its batches, the id of the
+     * run of the query.
+     */
     static final String RUN_ID_PROPERTY = "spark.jobGroup.id";
 
     @Override

@@ -37,29 +37,42 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One streaming source: plans micro-batches as the Python source does, and batches of real-time mode, which have a beginning only.
+ * A streaming source: it plans micro-batches as the Python source does, and batches of real-time
+ * mode, which have only a start.
  *
- * <p>Rule 1. A batch is a function of its offsets; nothing else survives a restart. Rule 2. Acks come from {@code commit}, which Spark calls with the
- * next batch, so an idle query plans one without rows. The {@code start} of {@code latestOffset} is acknowledged where it is known to be in the logs:
- * with async progress tracking it may not be there yet. Rule 3. In real-time mode {@code commit} comes with every batch, and only what it says is
- * acknowledged. Rule 4. Where the engine writes its logs asynchronously, {@code commit} comes on a thread of its own, and once more after {@link #stop}
- * from Spark 4.3 on: one call at a time, and nothing after the stop.
+ * <p>Rule 1. A batch is a function of its offsets; nothing else survives a restart. Rule 2. Acks
+ * come from {@code commit}, which Spark calls with the next batch, so an idle query plans one
+ * without rows. The {@code start} of {@code latestOffset} is acknowledged where it is known to be
+ * in the logs: with async progress tracking it may not be there yet. Rule 3. In real-time mode
+ * {@code commit} comes with every batch, and only what it says is acknowledged. Rule 4. With async
+ * progress tracking Spark calls {@code commit} on another thread, from Spark 4.3 on once more after
+ * {@link #stop}. Calls run one at a time, and none has an effect after the stop.
  */
 final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
-    /** How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls. */
+    /**
+     * The longest wait of an idle planning call for a push: about the pause of Spark between two
+     * calls.
+     */
     private static final long PUSH_WAIT_NS = TimeUnit.MILLISECONDS.toNanos(SharedPythonConstants.number("pushWaitMs"));
-    /** So many batches without rows in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow. */
+    /**
+     * So many batches without rows in a row at most: Spark commits with the next batch; with async
+     * progress tracking, with one of those that follow.
+     */
     private static final int MAX_EMPTY_BATCHES = SharedPythonConstants.intNumber("maxEmptyBatches");
     /**
-     * Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and commits
-     * when its logs are written: a single batch may look the same by chance, and the first that does not settles it.
+     * Batches in a row that were committed while the next was planned, until that counts as how
+     * Spark logs. Async progress tracking plans on and commits when its logs are written: a single
+     * batch may look the same by chance, and the first that does not settles it.
      */
     private static final int SYNCHRONOUS_ACK_COMMITS = SharedPythonConstants.intNumber("synchronousAckCommits");
-    /** Where Spark puts the checkpoint of a query that was given no place for it. */
+    /** The folder prefix of checkpoints without a configured location. */
     private static final Pattern TEMPORARY_CHECKPOINT = Pattern.compile(".*/temporary-[0-9a-f-]{36}/sources/[^/]*");
     private static final Logger LOG = LoggerFactory.getLogger(BusmqMicroBatchStream.class);
 
-    /** How long a query is idle before it plans a batch without rows, so that Spark commits the one before. Tests do not wait for it. */
+    /**
+     * The idle time after which a query plans a batch without rows, so that Spark commits the
+     * previous one. Tests do not wait for it.
+     */
     private static long emptyBatchAfterNs = TimeUnit.MILLISECONDS.toNanos(SharedPythonConstants.number("idleBeforeEmptyBatchMs"));
 
     private final ReadOptions options;
@@ -95,7 +108,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         checkpointIsTemporary = TEMPORARY_CHECKPOINT.matcher(folder).matches();
     }
 
-    /** Constant: Spark asks several times. Where reading begins is in the first batch's end offset. */
+    /**
+     * Constant: Spark asks several times. The start of reading is in the end offset of the first
+     * batch.
+     */
     @Override
     public Offset initialOffset() {
         return new BusOffset(OffsetJson.INITIAL);
@@ -163,7 +179,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         return new BusOffset(lastPlanned);
     }
 
-    /** Nothing is new: the same offset again; or one that differs, while messages of the last batch wait for Spark's commit. */
+    /**
+     * Nothing is new: the same offset again; or one that differs, while messages of the last batch
+     * wait for Spark's commit.
+     */
     private Offset offsetWithoutNews(Offset at, Map<String, Position> begin) {
         lastPlanned = at.json();
         if (!acks.hasUnacked(begin)) {
@@ -181,7 +200,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         return new BusOffset(lastPlanned);
     }
 
-    /** Whether Spark has committed the batch before, now that it asks for the tasks of one that was planned here. */
+    /**
+     * Whether Spark has committed the batch before, now that it asks for the tasks of one that was
+     * planned here.
+     */
     private void countSynchronousCommits(String start, String end) {
         if (end.equals(lastPlanned) && !end.equals(lastReadEnd) && !start.equals(OffsetJson.INITIAL) && synchronousBatches >= 0) {
             synchronousBatches = lastCommitted.equals(start) ? synchronousBatches + 1 : -1;
@@ -189,7 +211,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         lastReadEnd = end; // a batch that is read several times asks for its tasks each time
     }
 
-    /** The newest ids, from the last planning, and how many messages, of how many seconds, are behind the last batch. */
+    /**
+     * Return the newest ids of the last planning, with the number of messages after the last batch
+     * and their age in seconds.
+     */
     @Override
     public synchronized Offset reportLatestOffset() {
         Map<String, Long> lastIds = planner == null ? Map.of() : planner.lastIds();
@@ -230,12 +255,18 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
                 .toArray(InputPartition[]::new);
     }
 
-    /** Whether {@code end} was planned without the position before it, as Python before Spark 4.2 plans the first batch of a process. */
+    /**
+     * Whether {@code end} was planned without the position before it, as Python before Spark 4.2
+     * plans the first batch of a process.
+     */
     private static boolean isPlannedWithoutCheckpoint(Position before, Position end) {
         return before != null && end.start() != null && !end.equals(before) && end.lost() <= before.lost();
     }
 
-    /** A batch of real-time mode: it begins at {@code start} and ends when its time is over. New queues that match the pattern enter here. */
+    /**
+     * A batch of real-time mode: it begins at {@code start} and ends when its time is over. New
+     * queues that match the pattern enter here.
+     */
     @Override
     public synchronized InputPartition[] planInputPartitions(Offset start) {
         Map<String, Position> begin = offsetCodec.decode(start.json());
@@ -275,8 +306,9 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
     }
 
     /**
-     * In the progress of the query: how many messages are stored behind the offset, in how many queues, and for how many seconds the oldest of them has
-     * waited; in real-time mode also for how many ms a queue had no reader between this batch and the one before.
+     * Return the metrics of the query's progress: the number of messages after the offset, their
+     * queues, and the age in seconds of the oldest. In real-time mode also the milliseconds in
+     * which a queue had no reader between the previous batch and this one.
      */
     @Override
     public synchronized Map<String, String> metrics(Optional<Offset> latest) {
@@ -327,7 +359,8 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         streamQueues.raiseIfTaken();
         Collection<String> wanted = options.subscribe();
         if (!queueNames.areNamedOneByOne()) {
-            // A queue of the checkpoint that does not exist any more is not discovered, and its loss must be noticed.
+            // A queue of the checkpoint that does not exist any more is not discovered, and its
+            // loss must be noticed.
             Set<String> found = new LinkedHashSet<>(known.keySet());
             found.removeIf(queue -> streamQueues.queues().contains(queue) || !queueNames.includes(queue));
             found.addAll(discoverQueues());
@@ -341,7 +374,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         }
     }
 
-    /** The queues that are not named one by one: looked for here at the first call, so that it misses none; then beside the planning. */
+    /**
+     * The queues that are not named one by one: looked for here at the first call, so that it
+     * misses none; then beside the planning.
+     */
     private Collection<String> discoverQueues() {
         if (discovery != null) {
             return discovery.takeFoundQueues();
@@ -382,7 +418,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         }
     }
 
-    /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
+    /**
+     * Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query,
+     * at most one small command per poll.
+     */
     private boolean hasNews(Map<String, Position> begin) {
         if (planner.hasMore(begin, streamQueues.heldQueues(false), nowMs())) {
             return true;

@@ -8,7 +8,10 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** One use of queues as a source. Options and schema are checked here, before anything is connected. */
+/**
+ * A scan of queues: batch, micro-batch or real time. Options and schema are checked here, before
+ * anything is connected.
+ */
 public final class BusmqScan implements Scan {
     private final StructType schema;
     private final ReadOptions options;

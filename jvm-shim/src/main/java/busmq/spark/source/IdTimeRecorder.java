@@ -6,7 +6,10 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
-/** Notes when messages were seen, since pushes of peers note nothing: one call a second at most, and none while no id has moved. */
+/**
+ * Notes when messages were seen, since pushes of peers note nothing: one call a second at most, and
+ * none while no id has moved.
+ */
 final class IdTimeRecorder {
     private Map<String, Long> lastIds = Map.of();
     private final Map<String, Long> notedIds = new HashMap<>();
@@ -17,7 +20,7 @@ final class IdTimeRecorder {
         noteNewTimes(planner, store, false);
     }
 
-    /** The same; {@code atOnce}: however soon after the last time. */
+    /** Note times; {@code atOnce} ignores the pause since the last time. */
     void noteNewTimes(BatchPlanner planner, ReadStore store, boolean atOnce) {
         long now = System.nanoTime();
         if (planner.lastIds() == lastIds || !atOnce && nextNs != null && now - nextNs < 0) {

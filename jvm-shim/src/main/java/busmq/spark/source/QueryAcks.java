@@ -13,7 +13,10 @@ import java.util.concurrent.Executors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Acknowledges what is in the commit log, each position once. In real-time mode beside the planning, which rows wait for. */
+/**
+ * Acknowledges what is in the commit log, each position once. In real-time mode beside the
+ * planning, which rows wait for.
+ */
 final class QueryAcks implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(QueryAcks.class);
 
@@ -30,7 +33,10 @@ final class QueryAcks implements AutoCloseable {
         this.streamQueues = streamQueues;
     }
 
-    /** Acknowledge, unless that was done before. A refused position is a loss: it is thrown where that is not allowed. */
+    /**
+     * Acknowledge, unless that was done before. A refused position is a loss: it is thrown where
+     * that is not allowed.
+     */
     void ackNow(Map<String, Position> positions) {
         Map<String, Position> fresh = takeUnacked(positions);
         Map<String, Position> lowest = streamQueues.siblings.lowestPositions(fresh);
@@ -39,7 +45,10 @@ final class QueryAcks implements AutoCloseable {
         }
     }
 
-    /** The same in a thread of its own; {@link #throwRefusal} throws a refusal. Async progress tracking still commits when all is closed. */
+    /**
+     * Acknowledge in another thread; {@link #throwRefusal} throws a refusal. Async progress
+     * tracking still commits when all is closed.
+     */
     void ackInThread(Map<String, Position> positions) {
         if (closed) {
             return; // the next run begins with it

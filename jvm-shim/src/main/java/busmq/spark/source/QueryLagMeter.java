@@ -8,7 +8,10 @@ import java.util.Map;
 import java.util.OptionalLong;
 import java.util.concurrent.TimeUnit;
 
-/** How far a query is behind, as the progress of the query shows it; as busmq_spark/spark/query_lag.py. Redis is asked once a second at most. */
+/**
+ * The lag of a query for its progress, like busmq_spark/spark/query_lag.py. Redis is asked once a
+ * second at most.
+ */
 final class QueryLagMeter {
     private static final long LAG_INTERVAL_NS = TimeUnit.SECONDS.toNanos(1);
 
@@ -16,13 +19,17 @@ final class QueryLagMeter {
     private Long seconds;
 
     /**
-     * What is behind the end of a batch.
+     * Return the lag after the end of a batch.
      *
-     * @param seconds since the oldest of the messages came, or a little less, as far as that is known; null where it is known of none
+     * @param seconds since the oldest of the messages came, or a little less, as far as that is
+     *     known; null where it is known of none
      */
     record Lag(long messages, Long seconds) {}
 
-    /** {@code ends} of the last batch, {@code lastIds} the newest ids. What cannot be asked now is not known. */
+    /**
+     * {@code ends} of the last batch, {@code lastIds} the newest ids. A lag that cannot be read now
+     * is unknown.
+     */
     Lag measure(Map<String, Position> ends, Map<String, Long> lastIds, ReadStore store) {
         Map<String, Long> waiting = new HashMap<>();
         long messages = 0;

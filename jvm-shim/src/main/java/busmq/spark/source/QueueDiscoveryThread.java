@@ -14,12 +14,15 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Looks for the queues that match a pattern, or are partitions of a topic: beside the planning, and slowly where there are many keys. It ends with
- * {@link #close}.
+ * Looks for the queues that match a pattern, or are partitions of a topic: beside the planning, and
+ * slowly where there are many keys. It ends with {@link #close}.
  */
 final class QueueDiscoveryThread implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(QueueDiscoveryThread.class);
-    /** Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis. */
+    /**
+     * Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a
+     * Redis.
+     */
     private static final long SCAN_STEP_PAUSE_MS = SharedPythonConstants.number("scanStepPauseMs");
 
     /** Pause between two walks over the keys. Shorter in tests. */
@@ -30,7 +33,10 @@ final class QueueDiscoveryThread implements AutoCloseable {
     private final AtomicReference<Collection<String>> foundQueues = new AtomicReference<>(List.of());
     private final CountDownLatch ended = new CountDownLatch(1);
 
-    /** {@code findQueues} finds the queues of the query; what it is given runs between two steps of a walk over keys, and waits. */
+    /**
+     * {@code findQueues} finds the queues of the query; its argument runs between two steps of a
+     * walk over keys, and waits.
+     */
     QueueDiscoveryThread(RedisOptions options, BiFunction<ReadStore, Runnable, Collection<String>> findQueues) {
         this.options = options;
         this.findQueues = findQueues;
@@ -42,7 +48,7 @@ final class QueueDiscoveryThread implements AutoCloseable {
         thread.start();
     }
 
-    /** What the last walk has found, once; empty until the next has ended. */
+    /** Return the result of the last walk, once; empty until the next walk has ended. */
     Collection<String> takeFoundQueues() {
         return foundQueues.getAndSet(List.of());
     }

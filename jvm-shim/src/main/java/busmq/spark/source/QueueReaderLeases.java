@@ -15,7 +15,10 @@ import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Leases, of which a queue, or each subscription of it, has one: taking them, and the error when another reader has one. */
+/**
+ * Leases, of which a queue, or each subscription of it, has one: taking them, and the error when
+ * another reader has one.
+ */
 final class QueueReaderLeases {
     /** A reader of this machine that is just being stopped may take so long to end. */
     private static final long STOPPING_READER_GRACE_MS = SharedPythonConstants.number("stoppingReaderGraceMs");
@@ -26,8 +29,9 @@ final class QueueReaderLeases {
     private QueueReaderLeases() {}
 
     /**
-     * Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). The result is those whose
-     * lease another stream of the same query holds, and renews.
+     * Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an
+     * unknown one elsewhere). The result is those whose lease another stream of the same query
+     * holds, and renews.
      */
     static Set<String> acquireLeases(ReadStore store, Collection<String> queues, String subscription, String token, SelfJoinReaders siblings) {
         long began = System.nanoTime();
@@ -53,7 +57,10 @@ final class QueueReaderLeases {
         }
     }
 
-    /** Give up what this token holds, as far as Redis can be asked: this process lives on, and would be taken for one that still reads. */
+    /**
+     * Give up what this token holds, as far as Redis can be asked: this process lives on, and would
+     * be taken for one that still reads.
+     */
     static void releaseIfReachable(ReadStore store, Collection<String> queues, String subscription, String token) {
         if (token.isEmpty()) {
             return;
@@ -65,7 +72,10 @@ final class QueueReaderLeases {
         }
     }
 
-    /** The error for a queue that another query reads; {@code holder} is its token, empty where it has gone meanwhile. */
+    /**
+     * The error for a queue that another query reads; {@code holder} is its token, empty where it
+     * has gone meanwhile.
+     */
     static BusException busyError(String queue, String holder, String subscription) {
         String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
                 + (holder.isEmpty() ? "" : " (" + LeaseHolderToken.describeHolder(holder) + ")");

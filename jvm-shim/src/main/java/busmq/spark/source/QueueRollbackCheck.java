@@ -17,7 +17,10 @@ import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Whether what a task reads is still what was planned: a Redis that lost its newest writes gives the same ids to other messages. */
+/**
+ * Whether what a task reads is still what was planned: a Redis that lost its newest writes gives
+ * the same ids to other messages.
+ */
 final class QueueRollbackCheck implements RangeReader.QueueCheck {
     private static final Logger LOG = LoggerFactory.getLogger(QueueRollbackCheck.class);
 
@@ -37,7 +40,10 @@ final class QueueRollbackCheck implements RangeReader.QueueCheck {
         check(ends.keySet());
     }
 
-    /** Compares queues, in one round trip: throws what happened to them, or with failOnDataLoss=false remembers it for {@link #isUnchanged}. */
+    /**
+     * Compares queues, in one round trip: throws what happened to them, or with
+     * failOnDataLoss=false remembers it for {@link #isUnchanged}.
+     */
     void check(Collection<String> queues) {
         Map<String, Long> wanted = new HashMap<>();
         for (String queue : queues) {

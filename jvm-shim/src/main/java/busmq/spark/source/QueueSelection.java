@@ -6,7 +6,10 @@ import busmq.spark.store.ReadStore;
 import java.util.List;
 import java.util.regex.Pattern;
 
-/** Which queues a query reads: those that its options name, those that exist and match their pattern, or the partitions of their topics. */
+/**
+ * Which queues a query reads: those that its options name, those that exist and match their
+ * pattern, or the partitions of their topics.
+ */
 final class QueueSelection {
     private final ReadOptions options;
     private final Pattern pattern;
@@ -31,8 +34,9 @@ final class QueueSelection {
     }
 
     /**
-     * The queues that are not named one by one: those that match the pattern, or the partitions of the topics. {@code pace} runs between two steps of
-     * a walk over keys; {@code create}: whether a topic is made where the options say so. Throws BUSMQ_TOPIC_MISSING.
+     * The queues that are not named one by one: those that match the pattern, or the partitions of
+     * the topics. {@code pace} runs between two steps of a walk over keys; {@code create}: whether
+     * a topic is made where the options say so. Throws BUSMQ_TOPIC_MISSING.
      */
     List<String> findQueues(ReadStore store, Runnable pace, boolean create) {
         return options.topic().isEmpty() ? store.discover(this::includes, pace) : store.topicQueues(options.topic(), create ? options.partitions() : null);

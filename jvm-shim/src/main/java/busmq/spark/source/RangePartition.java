@@ -7,7 +7,10 @@ import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.connector.read.InputPartition;
 
-/** What one task of a micro-batch, or of a snapshot, reads; {@code ends} is where the batch ends in its queues. */
+/**
+ * The ranges of one task of a micro-batch or of a snapshot; {@code ends} has the ends of the batch
+ * in its queues.
+ */
 record RangePartition(List<Range> ranges, Map<String, Position> ends) implements InputPartition {
     /** Some of the ranges of a batch. */
     static RangePartition of(List<Range> ranges, Map<String, Position> goal) {

@@ -12,8 +12,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The threads beside a stream that keep its queues alive and its leases held, also while a batch runs for hours: one for each server or node of a
- * cluster, so that an unreachable one delays no other. They end with {@link #close}.
+ * The threads beside a stream that keep its queues alive and its leases held, also while a batch
+ * runs for hours: one for each server or node of a cluster, so that an unreachable one delays no
+ * other. They end with {@link #close}.
  */
 final class ReaderKeepAlive implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ReaderKeepAlive.class);
@@ -31,7 +32,10 @@ final class ReaderKeepAlive implements AutoCloseable {
         this.token = token;
     }
 
-    /** Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. {@code domains}: where each of them is. */
+    /**
+     * Keep these queues (name to ttl in seconds) alive from now on, besides those watched already.
+     * {@code domains}: where each of them is.
+     */
     synchronized void addQueues(Map<String, Long> ttlsS, Map<String, FailureDomain> domains) {
         ttlsS.forEach((queue, ttlS) -> {
             FailureDomain domain = domains.get(queue);
@@ -52,7 +56,10 @@ final class ReaderKeepAlive implements AutoCloseable {
         return takenQueue;
     }
 
-    /** Ends the threads and waits for them a little, so that the leases are given up before the caller goes on. */
+    /**
+     * Ends the threads and waits for them a little, so that the leases are given up before the
+     * caller goes on.
+     */
     @Override
     public void close() {
         Map<FailureDomain, KeepAliveThread> running;
@@ -123,7 +130,10 @@ final class ReaderKeepAlive implements AutoCloseable {
             }
         }
 
-        /** Queues that are at another node of the cluster by now are handed to the thread of that node. */
+        /**
+         * Queues that are at another node of the cluster by now are handed to the thread of that
+         * node.
+         */
         private void reassignMovedQueues(Map<String, FailureDomain> moved) {
             Map<String, Long> ttlsS = new HashMap<>();
             synchronized (this) {
@@ -132,7 +142,10 @@ final class ReaderKeepAlive implements AutoCloseable {
             ReaderKeepAlive.this.addQueues(ttlsS, moved);
         }
 
-        /** Waits so long, or until something changed; then what to keep alive, or null for nothing more. */
+        /**
+         * Waits so long, or until something changed; then what to keep alive, or null for nothing
+         * more.
+         */
         private synchronized Map<String, Long> awaitQueues(long waitMs) {
             long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(waitMs);
             for (long left = waitMs; !woken && !ended && left > 0; left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())) {

@@ -6,14 +6,14 @@ import java.util.Set;
 import org.apache.spark.sql.connector.read.InputPartition;
 
 /**
- * What one reader follows in a batch of real-time mode.
+ * The queues that one reader follows in a batch of real-time mode.
  *
  * @param pollMs how often it asks Redis while no push is signalled
  * @param endsAtOnce whether the batch only says where the query begins, and ends at once
  */
 record RealTimePartition(List<QueueEntry> queues, long pollMs, boolean endsAtOnce) implements InputPartition {
     /**
-     * One queue of it.
+     * A queue of the partition.
      *
      * @param entry where the batch begins
      * @param startsAnew whether the queue enters the query here, or goes on after a loss

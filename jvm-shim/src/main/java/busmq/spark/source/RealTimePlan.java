@@ -16,9 +16,11 @@ import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 
 /**
- * Which reader follows which queue in a batch of real-time mode, and where all of them have come to.
+ * Which reader follows which queue in a batch of real-time mode, and where all of them have come
+ * to.
  *
- * <p>Readers of a batch run all at the same time, for as long as the batch does: Spark silently does not start one that finds no slot.
+ * <p>Readers of a batch run all at the same time, for as long as the batch does: Spark silently
+ * does not start one that finds no slot.
  */
 final class RealTimePlan {
     /** A slow start of a query may cost a reader a batch; this is no slow start any more. */
@@ -39,14 +41,17 @@ final class RealTimePlan {
     }
 
     /**
-     * {@code entries}: where the batch begins in each queue; {@code begin}: where the batch before has ended.
+     * {@code entries}: where the batch begins in each queue; {@code begin}: where the batch before
+     * has ended.
      *
-     * <p>{@code isFirstBatch}: what {@code latest} means must be in the log before anything is read: a driver that dies in its first batch
-     * would else begin after what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
+     * <p>{@code isFirstBatch}: what {@code latest} means must be in the log before anything is
+     * read: a driver that dies in its first batch would else begin after what has come meanwhile.
+     * So that batch ends at once; the engine begins the next one without a pause.
      *
      * <p>{@code shared}: the lives of queues that another source of the query reads, too.
      *
-     * <p>Without any queue, one reader of none sleeps for as long as a batch lasts: a batch without readers would end at once, too, again and again.
+     * <p>Without any queue, one reader of none sleeps for as long as a batch lasts: a batch without
+     * readers would end at once, too, again and again.
      */
     InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean isFirstBatch,
             Set<String> shared) {
@@ -64,12 +69,17 @@ final class RealTimePlan {
         return found.toArray(new InputPartition[0]);
     }
 
-    /** How long each reader waits between two polls, which are so many commands for all of them. */
+    /**
+     * Return the pause in ms of each reader between two polls that cost {@code commands} in all.
+     */
     static long pollMs(long idlePollMs, long commands) {
         return Math.max(idlePollMs, (commands * MS_PER_S + POLLS_PER_S - 1) / POLLS_PER_S);
     }
 
-    /** Where the batch ended: what its readers say, and where it began for queues of a reader that did not run. */
+    /**
+     * Return the end of the batch: the positions of its readers, and the start for queues whose
+     * reader did not run.
+     */
     Map<String, Position> endPositions(PartitionOffset[] offsets) {
         Map<String, Position> ends = new HashMap<>(entries);
         for (PartitionOffset offset : offsets) {
@@ -89,7 +99,10 @@ final class RealTimePlan {
         return ends;
     }
 
-    /** How long the queue that waited longest had no reader between the batch before and this one; null where there was none before. */
+    /**
+     * Return the longest time in ms in which a queue had no reader between the previous batch and
+     * this one; null for the first batch.
+     */
     Long gapMs() {
         return gapMs;
     }

@@ -24,11 +24,15 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
 
 /**
- * Follows some queues in real-time mode: sleeps until a push to one of them, reads what came in one reply each, and asks now and then all the same.
- * The Python API of Spark has no such reader, so the Python package has none either.
+ * Follows some queues in real-time mode: sleeps until a push to one of them, reads what came in one
+ * reply each, and asks now and then all the same. The Python API of Spark has no such reader, so
+ * the Python package has none either.
  */
 final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
-    /** Every how many polls a queue that stands still is compared with what was read of it: some ten commands inside Redis. */
+    /**
+     * Every how many polls a queue that stands still is compared with what was read of it: some ten
+     * commands inside Redis.
+     */
     private static final long POLLS_PER_CHECK = 30;
     private static final long NOTE_INTERVAL_NS = TimeUnit.SECONDS.toNanos(1);
     private static final RecordStatus HAS_ROW = RecordStatus.newStatusWithoutArrivalTime(true);
@@ -51,8 +55,9 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     private final Set<String> queuesToNote = new HashSet<>();
     private long nextNoteNs = System.nanoTime();
     /**
-     * When the batch ends, by a clock that only goes forward. Spark computes the timeout of each call from the wall clock: if that is set back by a
-     * day, the batch would go on for a day, and none of its messages be acknowledged until then.
+     * The end of the batch, by a monotonic clock. Spark computes the timeout of each call from the
+     * wall clock: if that is set back by a day, the batch would go on for a day, and none of its
+     * messages be acknowledged until then.
      */
     private long endNs;
 
@@ -140,7 +145,10 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         return HAS_ROW;
     }
 
-    /** The only form that Spark 4.2.0 knows. 4.1, which this is compiled against, lacks it (hence no annotation), and 4.3 accepts both. */
+    /**
+     * The only form that Spark 4.2.0 knows. 4.1, which this is compiled against, lacks it (hence no
+     * annotation), and 4.3 accepts both.
+     */
     public RecordStatus nextWithTimeout(Long startTimeMs, Long timeoutMs) throws InterruptedIOException {
         return nextWithTimeout(timeoutMs);
     }
@@ -171,7 +179,10 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         }
     }
 
-    /** Whether the engine has ended the task. It counts nothing of it then; an error would fill the log at every stop of a query. */
+    /**
+     * Whether the engine has ended the task. It counts nothing of it then; an error would fill the
+     * log at every stop of a query.
+     */
     private boolean taskHasEnded() {
         return task != null && task.isInterrupted();
     }
@@ -216,7 +227,10 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         return true;
     }
 
-    /** Pushes of peers note no time: what came is noted here, once a second at most. With the column of times each window does so by itself. */
+    /**
+     * Pushes of npm clients note no time: the reader notes it here, at most once a second. With the
+     * column of times each window does so by itself.
+     */
     private void noteTimes() {
         long now = System.nanoTime();
         if (!rowMaker.hasTimestamp() && !queuesToNote.isEmpty() && now - nextNoteNs >= 0) {

@@ -11,8 +11,9 @@ import java.util.Set;
 import java.util.function.Predicate;
 
 /**
- * The streams of one query, where several read the same queue (a self-join): they share its lease, and acknowledge what all of them have done. Spark
- * makes all streams of a query before it asks any of them, each with a folder of its own in the checkpoint of the query.
+ * The streams of one query, where several read the same queue (a self-join): they share its lease,
+ * and acknowledge what all of them have done. Spark makes all streams of a query before it asks any
+ * of them, each with a folder of its own in the checkpoint of the query.
  */
 final class SelfJoinReaders implements AutoCloseable {
     private static final Map<String, Map<String, SelfJoinReaders>> QUERIES = new HashMap<>();
@@ -33,7 +34,10 @@ final class SelfJoinReaders implements AutoCloseable {
         token = options.ack().equals("commit") ? LeaseHolderToken.myToken() : "";
     }
 
-    /** A stream with this folder in the checkpoint of its query; one that had it before was of an earlier run, as were the others of that query. */
+    /**
+     * A stream with this folder in the checkpoint of its query; one that had it before was of an
+     * earlier run, as were the others of that query.
+     */
     static SelfJoinReaders register(String folder, ReadOptions options, Predicate<String> wanted) {
         SelfJoinReaders made = new SelfJoinReaders(folder, options, wanted);
         synchronized (QUERIES) {
@@ -46,12 +50,15 @@ final class SelfJoinReaders implements AutoCloseable {
         return made;
     }
 
-    /** What this stream holds leases by; empty when it acknowledges nothing. */
+    /** Return the lease token of this stream; empty when it acknowledges nothing. */
     String token() {
         return token;
     }
 
-    /** Which lives of queues this stream reads in a batch. The result are those that another stream of this query reads, too. */
+    /**
+     * Which lives of queues this stream reads in a batch. The result are those that another stream
+     * of this query reads, too.
+     */
     Set<String> findSharedLives(Collection<String> born) {
         synchronized (QUERIES) {
             followedLives = Set.copyOf(born);
@@ -70,7 +77,10 @@ final class SelfJoinReaders implements AutoCloseable {
         return !holder.isEmpty() && siblings().stream().anyMatch(other -> other.token.equals(holder));
     }
 
-    /** What all of them have done once this one has done {@code positions}: nothing of a queue that one has still to begin. */
+    /**
+     * Return the lowest positions of all readers after this one has reached {@code positions}; none
+     * for a queue that a reader has not begun.
+     */
     Map<String, Position> lowestPositions(Map<String, Position> positions) {
         Set<SelfJoinReaders> others = siblings();
         synchronized (QUERIES) {
@@ -101,7 +111,7 @@ final class SelfJoinReaders implements AutoCloseable {
         return lowest;
     }
 
-    /** Those that read from the same place. */
+    /** Readers with the same checkpoint. */
     private Set<SelfJoinReaders> siblings() {
         synchronized (QUERIES) {
             Set<SelfJoinReaders> found = new HashSet<>(folder.isEmpty() ? Set.of() : QUERIES.getOrDefault(query, Map.of()).values());

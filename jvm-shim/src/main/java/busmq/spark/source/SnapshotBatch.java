@@ -21,7 +21,7 @@ import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.StructType;
 
-/** What the queues hold now, as id ranges. Removes nothing, leases nothing, creates nothing. */
+/** A snapshot of the queues, as id ranges. Removes nothing, leases nothing, creates nothing. */
 record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     SnapshotBatch {
         if (options.starting().hasKind(OffsetBound.Kind.LATEST)) {
@@ -66,7 +66,7 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
         }
     }
 
-    /** What options name by its id must be there. Throws BUSMQ_CONFIG, and the loss. */
+    /** Check that the ids in the options are stored. Throws BUSMQ_CONFIG, and the loss. */
     private void checkIds(String queue, QueueState state, long before, long until, ReadStore store) {
         if (options.endOf(queue).kind() == OffsetBound.Kind.ID) {
             BatchPlanner.checkGiven("endingOffsets", queue, until, state);

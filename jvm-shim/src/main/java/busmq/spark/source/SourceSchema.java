@@ -11,7 +11,10 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** The columns of the source: {@link #QUEUE_COLUMNS}, and those of topics and times where they are asked for. */
+/**
+ * The columns of the source: {@link #QUEUE_COLUMNS}, and those of topics and times where they are
+ * asked for.
+ */
 public final class SourceSchema {
     public static final StructType QUEUE_COLUMNS =
             new StructType().add("queue", DataTypes.StringType).add("id", DataTypes.LongType).add("value", DataTypes.BinaryType);
@@ -22,7 +25,10 @@ public final class SourceSchema {
 
     private SourceSchema() {}
 
-    /** The columns for these options, or properties of a table; what is wrong with options is said where they are parsed. */
+    /**
+     * Return the columns for these options, or properties of a table; wrong options fail when they
+     * are parsed.
+     */
     public static StructType of(Map<String, String> given) {
         Map<String, String> options = EngineChoice.withoutTableOptionPrefix(given);
         StructType found = isTrue(options, "includeTopic") ? TOPIC_COLUMNS : QUEUE_COLUMNS;
@@ -39,8 +45,8 @@ public final class SourceSchema {
     }
 
     /**
-     * Throws BUSMQ_CONFIG unless a schema that a user asked for has only our columns with types they can have, in any order. {@code topics}: whether
-     * the query reads topics.
+     * Throws BUSMQ_CONFIG unless a schema that a user asked for has only our columns with types
+     * they can have, in any order. {@code topics}: whether the query reads topics.
      */
     public static void check(StructType schema, boolean topics) {
         StructType known = (topics ? TOPIC_COLUMNS : QUEUE_COLUMNS).add(TIMESTAMP, DataTypes.TimestampType);

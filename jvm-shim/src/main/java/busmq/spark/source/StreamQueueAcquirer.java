@@ -29,10 +29,16 @@ import java.util.TreeSet;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Acquires queues for a stream, and compares them with its checkpoint: what busmq_spark/spark/stream_queue_acquirer.py does. */
+/**
+ * Acquires queues for a stream, and compares them with its checkpoint: what
+ * busmq_spark/spark/stream_queue_acquirer.py does.
+ */
 final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     private static final String MESSAGES_TAKEN_WARNING = SharedPythonConstants.text("messagesTakenWarning").replace("%r", "{}");
-    /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
+    /**
+     * An existing queue whose ttl is shorter is warned about: a query that is down for longer loses
+     * what is in it.
+     */
     private static final long SHORT_TTL_S = SharedPythonConstants.number("shortTtlS");
     private static final Logger LOG = LoggerFactory.getLogger(StreamQueueAcquirer.class);
 
@@ -40,7 +46,10 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     final SelfJoinReaders siblings;
     /** Queues whose lease another stream of this query holds, which renews it. */
     private final Set<String> sharedLeases = new HashSet<>();
-    /** Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over. */
+    /**
+     * The starts of the queues of startingOffsets, decided once, so that messages that are pushed
+     * meanwhile are read.
+     */
     private final Map<String, Position> entering = new HashMap<>();
     /** Queues of the checkpoint that do not exist any more, with their positions. */
     private final Set<Map.Entry<String, Position>> warned = new HashSet<>();
@@ -63,9 +72,10 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     }
 
     /**
-     * Take hold of queues not held yet; true when there are some more now. {@code known} are positions of the checkpoint: such a queue is compared
-     * before it is touched. {@code done}: up to where a batch that is read again was done before, where that is not the same: a subscription that
-     * is new begins there. {@code isFirstBatch} says that startingOffsets counts.
+     * Take hold of queues not held yet; true when there are some more now. {@code known} are
+     * positions of the checkpoint: such a queue is compared before it is touched. {@code done}: up
+     * to where a batch that is read again was done before, where that is not the same: a
+     * subscription that is new begins there. {@code isFirstBatch} says that startingOffsets counts.
      */
     boolean acquire(Collection<String> names, Map<String, Position> known, Map<String, Long> done, boolean isFirstBatch) {
         List<String> wanted = names.stream().distinct().filter(queue -> !queues.contains(queue)).toList();
@@ -114,7 +124,10 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         keepAlive.addQueues(own, store.failureDomains(own.keySet()));
     }
 
-    /** What the queues lost after their position in the checkpoint; null for nothing. Throws the first loss, unless that is allowed. */
+    /**
+     * Return the losses of the queues after their position in the checkpoint; null for none. Throws
+     * the first loss, unless that is allowed.
+     */
     Map<String, Loss> findLosses(Collection<String> names, Map<String, Position> known) {
         Map<String, Long> wanted = new HashMap<>();
         names.forEach(queue -> wanted.put(queue, known.get(queue).last()));
@@ -138,7 +151,10 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         LOG.warn("{}; going on from the oldest stored message", lossError(queue, loss, at).getMessage());
     }
 
-    /** Of queues that do not exist any more and are not created again: no planning comes upon what they lost. */
+    /**
+     * Of queues that do not exist any more and are not created again: no planning comes upon what
+     * they lost.
+     */
     private void warnOfMissingQueues(Collection<String> names, Map<String, Position> known) {
         List<String> unknown = names.stream().filter(queue -> known.containsKey(queue) && warned.add(Map.entry(queue, known.get(queue)))).toList();
         findLosses(unknown, known).forEach((queue, loss) -> {
@@ -148,7 +164,10 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         });
     }
 
-    /** Throws BUSMQ_QUEUE_BUSY when another query has taken a queue over (this one was cut off from Redis for longer than its lease). */
+    /**
+     * Throws BUSMQ_QUEUE_BUSY when another query has taken a queue over (this one was cut off from
+     * Redis for longer than its lease).
+     */
     void raiseIfTaken() {
         String queue = keepAlive.takenQueue();
         if (queue != null) {
@@ -156,7 +175,7 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         }
     }
 
-    /** What the planner has to know of it. */
+    /** Return the facts about the queue for the planner. */
     BatchPlanner.AcquiredQueues heldQueues(boolean isFirstBatch) {
         return new BatchPlanner.AcquiredQueues(queues, entering, isFirstBatch);
     }
@@ -279,7 +298,10 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         });
     }
 
-    /** A new subscription does not see what others had acked before: a warning, or an error where a user asks for such messages. */
+    /**
+     * A new subscription does not see what others had acked before: a warning, or an error where a
+     * user asks for such messages.
+     */
     private void checkAckedByOthers(Collection<String> names, boolean isFirstBatch) {
         String own = options.subscription();
         Map<String, Map<String, Long>> others = new HashMap<>(store.subscriptions(names));
@@ -331,12 +353,18 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         });
     }
 
-    /** Where a new subscription begins: no later than its query, or messages would go that it has still to read. */
+    /**
+     * Return the start of a new subscription: no later than its query, so that unread messages are
+     * not deleted.
+     */
     private OffsetBound subscriptionStart(String queue) {
         return entering.containsKey(queue) ? OffsetBound.afterId(entering.get(queue).last()) : OffsetBound.EARLIEST;
     }
 
-    /** failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it). */
+    /**
+     * failOnDataLoss=false: enter anew at the oldest stored message. The loss is counted and logged
+     * once, since the next offset is beyond it.
+     */
     private Position resumeAfterLoss(String queue, Position at, Loss loss) {
         warnOfLoss(queue, loss, at);
         Map<String, Long> ttls = attachQueues(List.of(queue), Map.of());
@@ -351,7 +379,7 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         return state.exists() ? new Position(state.born(), state.floor(), "", state.floor(), at.lost() + Math.max(1, loss.ids())) : null;
     }
 
-    /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
+    /** Return the other holder of a queue's lease; empty when no living holder is known. */
     private String otherHolder(String queue) {
         String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
         return holder.equals(token) || siblings.isSiblingToken(holder) || LeaseHolderToken.isDead(holder) ? "" : holder;

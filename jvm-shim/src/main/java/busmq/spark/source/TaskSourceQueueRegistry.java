@@ -5,7 +5,10 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.TaskContext;
 import org.apache.spark.util.TaskCompletionListener;
 
-/** The queues that the readers of running tasks follow in real-time mode, for a sink in the same task. */
+/**
+ * The queues that the readers of running tasks follow in real-time mode, for a sink in the same
+ * task.
+ */
 public final class TaskSourceQueueRegistry {
     private static final Map<Long, Map<String, FollowedQueue>> BY_TASK = new ConcurrentHashMap<>();
 

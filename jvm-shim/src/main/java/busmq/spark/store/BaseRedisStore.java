@@ -14,7 +14,10 @@ import java.util.Map;
 import java.util.function.Function;
 import java.util.function.Predicate;
 
-/** Which server has which queue, and calls over many queues: those of a server in one round trip. Not for two threads at once. */
+/**
+ * Which server has which queue, and calls over many queues: those of a server in one round trip.
+ * Not for two threads at once.
+ */
 public abstract class BaseRedisStore implements AutoCloseable {
     final RedisLinks links;
     final boolean cluster;
@@ -61,7 +64,7 @@ public abstract class BaseRedisStore implements AutoCloseable {
         return links.evictionPolicies();
     }
 
-    /** Where each queue is, as far as is known. */
+    /** The known servers of queues. */
     public Map<String, FailureDomain> failureDomains(Collection<String> queues) {
         Map<String, FailureDomain> found = new HashMap<>();
         locate(queues).forEach((queue, server) -> found.put(queue, new FailureDomain(server, links.nodeOf(queue, server))));
@@ -73,7 +76,9 @@ public abstract class BaseRedisStore implements AutoCloseable {
         return discover(accept, () -> { });
     }
 
-    /** The same; {@code pace} runs between two steps of the walk over the keys, and may wait. */
+    /**
+     * Discover queues; {@code pace} runs between two steps of the walk over the keys, and may wait.
+     */
     public List<String> discover(Predicate<String> accept, Runnable pace) {
         List<String> found = new ArrayList<>();
         links.discover(pace).forEach((queue, server) -> {
@@ -94,7 +99,10 @@ public abstract class BaseRedisStore implements AutoCloseable {
         T read(Object reply, int at, String queue);
     }
 
-    /** Calls over at most so many queues of a server each, all servers' in one round trip each; every answer under its queue. */
+    /**
+     * Calls over at most so many queues of a server each, all servers' in one round trip each;
+     * every answer under its queue.
+     */
     <T> Map<String, T> askAbout(Collection<String> queues, int most, Function<List<String>, RedisCall> call, ReplyParser<T> read) {
         Map<Integer, List<String>> groups = new HashMap<>();
         locate(queues).forEach((queue, server) -> groups.computeIfAbsent(server, index -> new ArrayList<>()).add(queue));

@@ -8,8 +8,10 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * How many messages fit a budget of bytes: exact for the first 1,000 messages or 1 MB, beyond that each counts as the longest where writers have
- * noted that none is much longer, else an estimate by one message in {@link #SAMPLE_EVERY_MESSAGES} (as {@code bytes_until} of {@code core/reader_operations.py}).
+ * Estimator of the messages that fit a budget of bytes. It is exact for the first 1,000 messages or
+ * 1 MB. Beyond that each message counts as the longest, where writers have noted that none is much
+ * longer; else one message in {@link #SAMPLE_EVERY_MESSAGES} is a sample (like {@code bytes_until}
+ * of {@code core/reader_operations.py}).
  */
 final class ByteBudgetEstimator {
     private static final int SAMPLE_EVERY_MESSAGES = SharedPythonConstants.intNumber("sampleEveryMessages");
@@ -36,7 +38,10 @@ final class ByteBudgetEstimator {
         lastId = first - 1;
     }
 
-    /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1 when none fits), and their bytes. */
+    /**
+     * The last id of first..last such that the values up to it come to {@code budget} bytes (first
+     * - 1 when none fits), and their bytes.
+     */
     static long[] lastIdWithin(RedisLink link, QueueKeys keys, long first, long last, long budget) {
         ByteBudgetEstimator found = new ByteBudgetEstimator(link, keys, first, budget);
         boolean done = false;

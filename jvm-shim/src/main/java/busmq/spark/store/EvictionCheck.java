@@ -8,12 +8,18 @@ import java.util.Map;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** With any {@code maxmemory-policy} but noeviction Redis removes queues by itself, without an error, when memory runs short. */
+/**
+ * With any {@code maxmemory-policy} but noeviction Redis removes queues by itself, without an
+ * error, when memory runs short.
+ */
 public final class EvictionCheck {
     private static final Logger LOG = LoggerFactory.getLogger(EvictionCheck.class);
 
     private static final int MOST_RUNS = 1000;
-    /** Runs of queries whose sink was checked, the newest ones: Spark makes the write of a stream anew for each batch. */
+    /**
+     * Runs of queries whose sink was checked, the newest ones: Spark makes the write of a stream
+     * anew for each batch.
+     */
     private static final Map<Run, Boolean> CHECKED_RUNS = new LinkedHashMap<>() {
         private static final long serialVersionUID = 1;
 
@@ -27,12 +33,18 @@ public final class EvictionCheck {
 
     private EvictionCheck() {}
 
-    /** The same as {@link #checkEvictionPolicies(ReadStore, boolean)} before there is a store. A server that does not answer now is an error where it is needed. */
+    /**
+     * Check eviction policies, like {@link #checkEvictionPolicies(ReadStore, boolean)}, without a
+     * store. A server that does not answer now is an error where it is needed.
+     */
     public static void checkEvictionPolicies(RedisOptions options, boolean required) {
         checkIfReachable(options, required);
     }
 
-    /** The same, once in a run of a query; {@code id}: null where the run is not known. */
+    /**
+     * Check eviction policies once in a run of a query; {@code id} is null where the run is not
+     * known.
+     */
     public static void checkOnce(String id, RedisOptions options, boolean required) {
         Run run = new Run(id, options, required);
         synchronized (CHECKED_RUNS) {

@@ -10,8 +10,9 @@ import java.nio.file.Path;
 import java.util.Arrays;
 
 /**
- * The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once. The Python
- * package (redis_io/lease_token.py) reads and writes the same.
+ * The holder of a lease: a token that names its host and process, so that a holder that died on
+ * this machine is replaced at once. The Python package (redis_io/lease_token.py) reads and writes
+ * the same.
  */
 public final class LeaseHolderToken {
     /** Of the fields of proc(5) after the program's name: its state, and when it started. */
@@ -25,13 +26,16 @@ public final class LeaseHolderToken {
         return RandomToken.next() + "|" + thisMachine() + "|" + processName(ProcessHandle.current().pid());
     }
 
-    /** Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone. */
+    /**
+     * Whether the holder is known to be dead: it ran on this machine, and it or the driver that
+     * started it is gone.
+     */
     public static boolean isDead(String token) {
         String[] parts = token.split("\\|", -1);
         return parts.length > 1 && parts[1].equals(thisMachine()) && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !isAlive(process));
     }
 
-    /** Who a holder is, for people. */
+    /** Return a description of a holder, for people. */
     public static String describeHolder(String token) {
         String[] parts = token.split("\\|", -1);
         String process = parts.length > 2 ? parts[2].replaceFirst("\\..*", "") : "";
@@ -66,7 +70,10 @@ public final class LeaseHolderToken {
         }
     }
 
-    /** Names a process, and differs from that of a later process with the same pid; empty when there is no such process. */
+    /**
+     * Names a process, and differs from that of a later process with the same pid; empty when there
+     * is no such process.
+     */
     private static String processName(long pid) {
         try {
             String stat = Files.readString(Path.of("/proc/" + pid + "/stat"), StandardCharsets.ISO_8859_1);

@@ -4,9 +4,15 @@ import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.Loss;
 
-/** What shows which client removed messages: whether a reliable consumer holds some, how many listen, whether the whole database is empty. */
+/**
+ * Evidence of the client that removed messages: messages that a reliable consumer holds, the number
+ * of listeners, an empty database.
+ */
 record LossCauseEvidence(boolean unacked, long listeners, boolean empty) {
-    /** The error for a loss. Removal leaves little trace: un-acked copies or another listener mean a consumer, else it was a deletion. */
+    /**
+     * The error for a loss. Removal leaves little trace: un-acked copies or another listener mean a
+     * consumer, else it was a deletion.
+     */
     BusException lossError(String queue, Loss loss, long ownListeners) {
         String kind = loss.kind();
         if (kind.equals("expired") && empty) {

@@ -10,7 +10,10 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 
-/** Reads ranges, one after the other; short ones that follow each other on one server in one round trip (store/redis_range.py). */
+/**
+ * Reads ranges, one after the other; short ones that follow each other on one server in one round
+ * trip (store/redis_range.py).
+ */
 public final class MultiRangeReader {
     private static final int SHORT_RANGE_ROWS = SharedPythonConstants.intNumber("shortRangeRows");
     private static final long SHORT_RANGE_BYTES = SharedPythonConstants.number("shortRangeBytes");
@@ -21,7 +24,7 @@ public final class MultiRangeReader {
     private final boolean strict;
     private final RangeReader.QueueCheck queueCheck;
     private final Deque<Range> ranges;
-    /** What one round trip brought of short ranges, and has not been returned yet. */
+    /** Replies of one round trip for short ranges that are not returned yet. */
     private final Deque<ShortRange> fetched = new ArrayDeque<>();
     private final Set<String> newlyRead = new HashSet<>();
     private RangeReader reader;
@@ -36,7 +39,10 @@ public final class MultiRangeReader {
         }
     }
 
-    /** {@code strict}: throw when messages are gone; else what is left follows. {@code queueCheck}: for the range of a reader of one; null for none. */
+    /**
+     * {@code strict}: throw when messages are gone; else what is left follows. {@code queueCheck}:
+     * for the range of a reader of one; null for none.
+     */
     public MultiRangeReader(ReadStore store, List<Range> ranges, boolean strict, RangeReader.QueueCheck queueCheck) {
         this.store = store;
         this.ranges = new ArrayDeque<>(ranges);
@@ -45,7 +51,10 @@ public final class MultiRangeReader {
         ranges.forEach(each -> store.setServer(each.queue(), each.server()));
     }
 
-    /** The next messages, which are of {@link #range}; null at the end. Throws the loss when some are gone. */
+    /**
+     * The next messages, which are of {@link #range}; null at the end. Throws the loss when some
+     * are gone.
+     */
     public ConsecutiveMessages next() {
         newlyRead.clear();
         while (true) {
@@ -64,7 +73,8 @@ public final class MultiRangeReader {
             if (!fetched.isEmpty()) {
                 ShortRange found = fetched.remove();
                 range = found.range();
-                // too large, gone, or of another incarnation: the reader of the rest finds out which
+                // too large, gone, or of another incarnation: the reader of the rest finds out
+                // which
                 reader = found.rest() == null ? null : new RangeReader(store, found.rest(), strict);
                 if (found.rows() != null) {
                     return found.rows();
@@ -78,7 +88,10 @@ public final class MultiRangeReader {
         return range;
     }
 
-    /** The queues of which {@link #next} has just read rows: with short ranges also some whose rows the next calls return. */
+    /**
+     * The queues of which {@link #next} has just read rows: with short ranges also some whose rows
+     * the next calls return.
+     */
     public Set<String> newlyRead() {
         return newlyRead;
     }
@@ -116,7 +129,10 @@ public final class MultiRangeReader {
         return true;
     }
 
-    /** Short ranges of one server that follow each other, as many as fit one round trip; a long one alone. */
+    /**
+     * Short ranges of one server that follow each other, as many as fit one round trip; a long one
+     * alone.
+     */
     private List<Range> nextGroup() {
         List<Range> group = new ArrayList<>(List.of(ranges.remove()));
         long rows = group.get(0).rows();
@@ -138,7 +154,10 @@ public final class MultiRangeReader {
         return RedisCall.script("short", keys, part.first(), part.last(), SHORT_RANGE_BYTES, RangeReplySizer.DEEP_WINDOW_MESSAGES);
     }
 
-    /** The rows of a reply up to the first id that is not the next one; null where there is none, or they are of another life. */
+    /**
+     * The rows of a reply up to the first id that is not the next one; null where there is none, or
+     * they are of another life.
+     */
     private static ConsecutiveMessages rowsOf(Range part, List<Object> reply) {
         List<Object> pairs = reply.subList(1, reply.size());
         int count = 0;

@@ -14,10 +14,12 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Reads the ids of a range in order, each once, and removes nothing: a pure function of the range while its messages are stored.
+ * Reads the ids of a range in order, each once, and removes nothing: a pure function of the range
+ * while its messages are stored.
  *
- * <p>The list holds id, value, id, value …, and ids have no holes, so a message's place follows from the id at the head. Every reply carries the
- * ids: when they are not those expected (an ack moved the head meanwhile), the place is computed anew.
+ * <p>The list holds id, value, id, value …, and ids have no holes, so a message's place follows
+ * from the id at the head. Every reply carries the ids: when they are not those expected (an ack
+ * moved the head meanwhile), the place is computed anew.
  */
 public final class RangeReader {
     private static final int MAX_MISSES = SharedPythonConstants.intNumber("maxMisses");
@@ -36,7 +38,10 @@ public final class RangeReader {
     private long headId;
     private int misses;
 
-    /** A question about the queue that travels with the first call, and once more behind the last rows; it may throw. */
+    /**
+     * A check of the queue that travels with the first call, and once more after the last rows; it
+     * may throw.
+     */
     public interface QueueCheck {
         RedisCall call(String queue);
 
@@ -88,7 +93,10 @@ public final class RangeReader {
         return checkedAtEnd;
     }
 
-    /** Where the next id is; false when nothing of the range is left. May pass over ids that are gone, and must then be called again. */
+    /**
+     * Find the index of the next id; false when the range is at its end. May pass over ids that are
+     * gone, and must then be called again.
+     */
     private boolean locateNextId() {
         RedisCall probe = RedisCall.script("probe", List.of(keys.metadata(), keys.messages()), nextId, RangeReplySizer.DEEP_WINDOW_MESSAGES);
         boolean first = queueCheck != null && !firstCallSent;
@@ -123,10 +131,11 @@ public final class RangeReader {
         return true;
     }
 
-    /** One reply; null when the place has to be found anew. */
+    /** Read one reply; null when the index must be found anew. */
     private ConsecutiveMessages readWindow() {
         RedisCall ask = windows.windowCall(nextId, Math.max(0, nextId - headId), Math.min(windows.rows(), range.last() - nextId + 1));
-        // The incarnation travels after the window: if it still holds there, the window was of the same life.
+        // The incarnation travels after the window: if it still holds there, the window was of the
+        // same life.
         List<RedisCall> calls = new ArrayList<>(List.of(ask, RedisCall.command("HGET", keys.metadata(), "born")));
         boolean last = queueCheck != null && strict && range.last() - nextId < windows.rows();
         if (last) {
@@ -157,7 +166,7 @@ public final class RangeReader {
         return found;
     }
 
-    /** What comes before the hole; the ids in it are looked for once more. */
+    /** Return the rows before the hole; the reader looks for its ids once more. */
     private ConsecutiveMessages messagesBeforeHole(List<Object> pairs) {
         windows = null;
         misses = MAX_MISSES + 1;

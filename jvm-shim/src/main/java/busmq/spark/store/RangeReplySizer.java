@@ -5,9 +5,14 @@ import busmq.spark.core.QueueKeys;
 import busmq.spark.redis.RedisCall;
 import java.util.List;
 
-/** Which messages to ask for in one reply: more while it stays small, and never so many that it may come to more than 15 MB (core/range_reader.py). */
+/**
+ * Which messages to ask for in one reply: more while it stays small, and never so many that it may
+ * come to more than 15 MB (core/range_reader.py).
+ */
 final class RangeReplySizer {
-    /** With so many messages before a window Redis takes as long to get there as to read the window. */
+    /**
+     * With so many messages before a window Redis takes as long to get there as to read the window.
+     */
     static final long DEEP_WINDOW_MESSAGES = SharedPythonConstants.number("deepWindowMessages");
     static final int REPLY_GROWTH_FACTOR = SharedPythonConstants.intNumber("replyGrowthFactor");
 
@@ -34,12 +39,18 @@ final class RangeReplySizer {
         return rows;
     }
 
-    /** Of {@code wanted} messages that may not be there yet those that writers have noted, while they note all. */
+    /**
+     * Of {@code wanted} messages that may not be there yet those that writers have noted, while
+     * they note all.
+     */
     long limitToNoted(long first, long wanted) {
         return sizes.upto() < first - 1 ? wanted : Math.min(wanted, Math.max(ValueSizeStats.ROWS_OF_UNKNOWN_SIZE, sizes.upto() - first + 1));
     }
 
-    /** So many messages from {@code first} on, at {@code index} of the list; fewer where they might be too large. */
+    /**
+     * So many messages from {@code first} on, at {@code index} of the list; fewer where they might
+     * be too large.
+     */
     RedisCall windowCall(long first, long index, long wanted) {
         long certain = Math.min(wanted, sizes.rows(first));
         if (certain < Math.min(wanted, ROWS_NOT_WORTH_COUNTING)) {
@@ -48,7 +59,7 @@ final class RangeReplySizer {
         return RedisCall.command("LRANGE", keys.messages(), 2 * index, 2 * (index + certain) - 1);
     }
 
-    /** What writers have noted meanwhile. */
+    /** Take the sizes that writers have noted meanwhile. */
     void setSizes(ValueSizeStats now) {
         sizes = now;
     }

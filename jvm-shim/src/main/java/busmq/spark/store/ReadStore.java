@@ -34,18 +34,24 @@ import java.util.TreeMap;
 import java.util.stream.Collectors;
 
 /**
- * What a source asks of its queues and says to them, on the driver; many queues in one round trip. Answers are under the queues' names. Not for
- * two threads at once.
+ * The calls of a source to its queues, on the driver; many queues in one round trip. Answers are
+ * under the queues' names. Not for two threads at once.
  */
 public final class ReadStore extends BaseRedisStore {
-    /** How long a killed reader keeps its queues, unless it ran on the machine of the next reader. */
+    /**
+     * The time in which a killed reader keeps its queues, unless it ran on the machine of the next
+     * reader.
+     */
     public static final long LEASE_MS = SharedPythonConstants.number("leaseMs");
 
-    /** Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms. */
+    /**
+     * Most queues in one script call: planning looks at each in some ten commands, and 100 take
+     * Redis 1 to 3 ms.
+     */
     private static final int QUEUES_PER_CALL = SharedPythonConstants.intNumber("queuesPerCall");
     /** Most messages dropped in one call. */
     private static final int MAX_MESSAGES_PER_ACK = SharedPythonConstants.intNumber("maxMessagesPerAck");
-    /** How long our own records outlive a queue whose ttl is shorter. */
+    /** The lifetime of our own records beside a queue with a shorter ttl. */
     private static final long MIN_RECORD_TTL_S = SharedPythonConstants.number("minRecordTtlS");
     /** Ages of messages in one call: to look for one takes Redis up to 0.1 ms. */
     private static final int AGES_PER_CALL = SharedPythonConstants.intNumber("agesPerCall");
@@ -72,12 +78,18 @@ public final class ReadStore extends BaseRedisStore {
         topics = new TopicPartitionLocator(links, cluster);
     }
 
-    /** How many processes of this query may be subscribed to pushes of a queue: only more than these show another consumer. */
+    /**
+     * The number of processes of this query that may be subscribed to pushes of a queue: only more
+     * than these show another consumer.
+     */
     public void setOwnListeners(String queue, int processes) {
         ownListeners.put(queue, processes);
     }
 
-    /** The partition queues of topics; one that does not exist is made with {@code partitions}. Throws BUSMQ_TOPIC_MISSING where that is null. */
+    /**
+     * The partition queues of topics; one that does not exist is made with {@code partitions}.
+     * Throws BUSMQ_TOPIC_MISSING where that is null.
+     */
     public List<String> topicQueues(List<String> names, Long partitions) {
         List<String> found = new ArrayList<>();
         for (String topic : names) {
@@ -88,7 +100,7 @@ public final class ReadStore extends BaseRedisStore {
         return found;
     }
 
-    /** How many partitions a topic has; 0 where there is none by this name. */
+    /** Return the number of partitions of a topic; 0 where no topic has this name. */
     public int countPartitions(String topic) {
         try {
             return topics.findOrCreate(topic, null);
@@ -100,7 +112,10 @@ public final class ReadStore extends BaseRedisStore {
         }
     }
 
-    /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
+    /**
+     * Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not
+     * exist and may not be created.
+     */
     public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
         return askAbout(queues, 1, part -> RedisCall.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", RandomToken.next(), create ? 1 : 0, MIN_RECORD_TTL_S),
                 (reply, at, queue) -> {
@@ -122,12 +137,18 @@ public final class ReadStore extends BaseRedisStore {
         return RedisCall.script("state", keysOf(queues, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(queues, wanted));
     }
 
-    /** The call that asks for the state of one queue, where it travels with others; {@link QueueState#of} reads the reply. */
+    /**
+     * The call that asks for the state of one queue, where it travels with others;
+     * {@link QueueState#of} reads the reply.
+     */
     public RedisCall stateCall(String queue, long wanted) {
         return stateCall(List.of(queue), Map.of(queue, wanted));
     }
 
-    /** Whether calls that are sent together to the server of a queue are also answered in their order, whatever is sent again. */
+    /**
+     * Whether calls that are sent together to the server of a queue are also answered in their
+     * order, whatever is sent again.
+     */
     public boolean keepsReplyOrder() {
         return !cluster;
     }
@@ -152,7 +173,10 @@ public final class ReadStore extends BaseRedisStore {
                 (reply, at, queue) -> text(list(reply).get(at)));
     }
 
-    /** The id given last by each queue (0: none): one native command, the cheapest way to see that nothing was pushed. */
+    /**
+     * The id given last by each queue (0: none): one native command, the cheapest way to see that
+     * nothing was pushed.
+     */
     public Map<String, Long> counters(Collection<String> queues) {
         if (cluster) {
             return askAbout(queues, 1, part -> RedisCall.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> parseCounter(queue, reply));
@@ -169,8 +193,8 @@ public final class ReadStore extends BaseRedisStore {
     }
 
     /**
-     * Acknowledge positions. Messages that every subscription has acked are dropped, in steps that never block Redis long. Idempotent and cumulative;
-     * a refused position drops nothing.
+     * Acknowledge positions. Messages that every subscription has acked are dropped, in steps that
+     * never block Redis long. Idempotent and cumulative; a refused position drops nothing.
      */
     public Map<String, AckResult> ack(Map<String, Position> positions, String subscription) {
         Map<String, AckResult> results = new HashMap<>();
@@ -197,8 +221,8 @@ public final class ReadStore extends BaseRedisStore {
     }
 
     /**
-     * Note the time of the newest id of each queue: pushes of peers do not (lua/note_time.lua). What Redis refuses to note is left out: the clock is less
-     * exact then.
+     * Note the time of the newest id of each queue: pushes of peers do not (lua/note_time.lua). A
+     * note that Redis refuses is left out; the clock is then less exact.
      */
     public void noteTimesIfAllowed(Collection<String> queues) {
         try {
@@ -215,7 +239,10 @@ public final class ReadStore extends BaseRedisStore {
                 (reply, at, queue) -> reply);
     }
 
-    /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
+    /**
+     * Look up a time in the clock of each queue. The time is in milliseconds since 1970; a negative
+     * one counts back from now.
+     */
     public Map<String, TimeLookupResult> findTimes(Map<String, Long> wanted) {
         noteTimesIfAllowed(wanted.keySet());
         return askAbout(wanted.keySet(), 1,
@@ -269,16 +296,20 @@ public final class ReadStore extends BaseRedisStore {
         return RedisCall.script("note_time", keys.retentionKeys(), MAX_MESSAGES_PER_ACK).asOptional();
     }
 
-    /** For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known. */
+    /**
+     * For how many milliseconds a message of each queue has been there, or a little less; -1 where
+     * that is not known.
+     */
     public Map<String, Long> ages(Map<String, Long> ids) {
         return askAbout(ids.keySet(), AGES_PER_CALL, part -> RedisCall.script("ages", keysOf(part, keys -> List.of(keys.metadata(), keys.clock())), idsOf(part, ids)),
                 (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
     /**
-     * Register the subscription on every queue, at the oldest message, the newest, or an acked id. The one it has stays; where the queue keeps what is
-     * acknowledged, it goes back to that id. Throws BUSMQ_QUEUE_BUSY where it is the name of a shared group, and where the queue takes commands and has
-     * a group.
+     * Register the subscription on every queue, at the oldest message, the newest, or an acked id.
+     * The one it has stays; where the queue keeps what is acknowledged, it goes back to that id.
+     * Throws BUSMQ_QUEUE_BUSY where it is the name of a shared group, and where the queue takes
+     * commands and has a group.
      */
     public void subscribe(Map<String, OffsetBound> starts, String subscription) {
         askAbout(starts.keySet(), 1, part -> {
@@ -320,7 +351,10 @@ public final class ReadStore extends BaseRedisStore {
         });
     }
 
-    /** Try to become the reader of every queue; who holds each afterwards. {@code dead} names holders known to be dead. */
+    /**
+     * Try to become the reader of every queue; who holds each afterwards. {@code dead} names
+     * holders known to be dead.
+     */
     public Map<String, String> lease(Collection<String> queues, String subscription, String token, Map<String, String> dead) {
         return askAbout(queues, 1,
                 part -> RedisCall.script("lease", List.of(keys(part.get(0)).lease(subscription)), token, LEASE_MS, dead.getOrDefault(part.get(0), "")),
@@ -337,7 +371,10 @@ public final class ReadStore extends BaseRedisStore {
         return askAbout(queues, 1, part -> RedisCall.command("GET", keys(part.get(0)).lease(subscription)), (reply, at, queue) -> reply == null ? "" : text(reply));
     }
 
-    /** Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the lease. An empty token renews no lease. */
+    /**
+     * Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the
+     * lease. An empty token renews no lease.
+     */
     public Map<String, Long> keepAlive(Collection<String> queues, String subscription, String token) {
         return askAbout(queues, QUEUES_PER_CALL, part -> RedisCall.script("touch", keysOf(part, keys -> {
             List<String> all = new ArrayList<>(keys.all());
@@ -346,7 +383,10 @@ public final class ReadStore extends BaseRedisStore {
         }), token, token.isEmpty() ? 0 : LEASE_MS, MIN_RECORD_TTL_S, MAX_MESSAGES_PER_ACK), (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
-    /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1: none fits), and their bytes. */
+    /**
+     * The last id of first..last such that the values up to it come to {@code budget} bytes (first
+     * - 1: none fits), and their bytes.
+     */
     public long[] lastIdWithinBytes(String queue, long first, long last, long budget) {
         return ByteBudgetEstimator.lastIdWithin(linkOf(queue), keys(queue), first, last, budget);
     }
@@ -360,7 +400,10 @@ public final class ReadStore extends BaseRedisStore {
                 .lossError(queue, loss, Math.max(PushListeners.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
     }
 
-    /** Up to where a query that reads with this subscription, or without one, has acknowledged a queue; 0 when that is not known. */
+    /**
+     * Up to where a query that reads with this subscription, or without one, has acknowledged a
+     * queue; 0 when that is not known.
+     */
     public long ackedUpTo(String queue, String subscription) {
         Object found = subscription.isEmpty() ? linkOf(queue).run(RedisCall.command("HGET", keys(queue).metadata(), "acked")) : null;
         return subscription.isEmpty() ? number(found) : subscriptions(List.of(queue)).get(queue).getOrDefault(subscription, 0L);
@@ -370,7 +413,10 @@ public final class ReadStore extends BaseRedisStore {
         return links.countPushSubscribers(queue, locate(List.of(queue)).get(queue));
     }
 
-    /** The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest stored id after them, 0 when there is none. */
+    /**
+     * The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest
+     * stored id after them, 0 when there is none.
+     */
     BusException removedError(String queue, long need, long last, long oldest) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(

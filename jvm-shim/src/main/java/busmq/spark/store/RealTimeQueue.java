@@ -17,17 +17,24 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One queue that is followed as messages come. Nothing is removed.
+ * A queue whose messages are read as they are pushed. Nothing is removed.
  *
- * <p>Every window begins with the message read last and ends with the incarnation: so a Redis that lost its newest writes in a fail-over, and gave
- * the ids to other messages, is noticed before one of them is handed out. Whatever does not fit leads to {@link #checkState}.
+ * <p>Every window begins with the message read last and ends with the incarnation: so a Redis that
+ * lost its newest writes in a fail-over, and gave the ids to other messages, is noticed before one
+ * of them is handed out. Whatever does not fit leads to {@link #checkState}.
  */
 public final class RealTimeQueue {
     /** A longer message is not read twice: its fingerprint is asked for instead. */
     private static final int SHORT_BYTES = 1024;
-    /** A list with a hole looks like one whose head was removed meanwhile; after more misses than this a hole is looked for. */
+    /**
+     * A list with a hole looks like one whose head was removed meanwhile; after more misses than
+     * this a hole is looked for.
+     */
     private static final int MISSES = 2;
-    /** After a pause the number and size of the waiting messages are unknown: so many are requested, and then a multiple of what came. */
+    /**
+     * After a pause the number and size of the waiting messages are unknown: so many are requested,
+     * and then a multiple of what came.
+     */
     private static final int FEW_ROWS = 8;
     private static final long PAUSE_NS = 100_000_000;
     private static final Logger LOG = LoggerFactory.getLogger(RealTimeQueue.class);
@@ -55,8 +62,8 @@ public final class RealTimeQueue {
     private TimesOfIds times = TimesOfIds.NONE;
 
     /**
-     * {@code startsAnew}: the queue enters the query at {@code entry}. {@code strict}: throw when messages are gone; else go on after them.
-     * {@code withTimes}: messages have their time.
+     * {@code startsAnew}: the queue enters the query at {@code entry}. {@code strict}: throw when
+     * messages are gone; else go on after them. {@code withTimes}: messages have their time.
      */
     public RealTimeQueue(ReadStore store, String queue, Position entry, boolean startsAnew, boolean strict, boolean withTimes) {
         this.withTimes = withTimes;
@@ -78,7 +85,10 @@ public final class RealTimeQueue {
         return nextId;
     }
 
-    /** Where the queue stands when everything before the id {@code next} has been handed out, and {@code value} was the last of it (null: nothing). */
+    /**
+     * Return the position of the queue after all messages before the id {@code next}; {@code value}
+     * is the last one (null: none).
+     */
     public Position position(long next, byte[] value) {
         if (value == null && skippedIds == 0) {
             return entry;
@@ -87,11 +97,15 @@ public final class RealTimeQueue {
         return new Position(entry.born(), next - 1, value == null ? "" : MessageFingerprint.of(value), start, entry.lost() + skippedIds);
     }
 
-    /** What came since; null when there is nothing. Throws the loss when something is gone. */
+    /**
+     * Return the messages since the last call; null for none. Throws the loss when something is
+     * gone.
+     */
     public ConsecutiveMessages takeMessages() {
         lastReplyWasFull = false;
         while (!lifeIsOver && (stateIsChecked || checkState())) {
-            // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
+            // After a miss the mark has just been compared, and the message read last may be where
+            // it does not belong, or gone.
             boolean overlap = misses == 0 && lastValue != null && lastValue.length <= SHORT_BYTES && nextId > headId;
             long from = overlap ? nextId - 1 : nextId;
             long rows = windows.limitToNoted(from, Math.min(windows.rows(), maxRows()) + nextId - from);
@@ -111,12 +125,18 @@ public final class RealTimeQueue {
         return null;
     }
 
-    /** Whether the last {@link #takeMessages} found as much as one reply may hold, so that there is more right now. */
+    /**
+     * Whether the last {@link #takeMessages} found as much as one reply may hold, so that there is
+     * more right now.
+     */
     public boolean lastReplyWasFull() {
         return lastReplyWasFull;
     }
 
-    /** Compares with what Redis has now. True when there is something to take; throws the loss when something is gone. */
+    /**
+     * Compares with what Redis has now. True when there is something to take; throws the loss when
+     * something is gone.
+     */
     public boolean checkState() {
         if (lifeIsOver) {
             return false;
@@ -163,7 +183,10 @@ public final class RealTimeQueue {
         return store.times(List.of(range)).get(range);
     }
 
-    /** Asks for a window and what goes with it. Messages of peers get their time here, unless Redis lets us note none. */
+    /**
+     * Asks for a window and what goes with it. Messages of peers get their time here, unless Redis
+     * lets us note none.
+     */
     private List<Object> askWindow(RedisCall window, long from, long rows) {
         try {
             return store.linkOf(queue).runAll(windowCalls(window, from, rows));
@@ -192,7 +215,10 @@ public final class RealTimeQueue {
         return all;
     }
 
-    /** Whether the window is of the life and the history we know, begins where it was asked to, and has no hole. */
+    /**
+     * Whether the window is of the life and the history we know, begins where it was asked to, and
+     * has no hole.
+     */
     private boolean isExpectedWindow(List<Object> replies, List<Object> pairs, long from) {
         int count = pairs.size() / 2;
         Object born = ReadStore.list(replies.get(1)).get(0);

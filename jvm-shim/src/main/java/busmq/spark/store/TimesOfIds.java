@@ -4,8 +4,9 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * When messages came, as the clock of their queue knows it around some ids: the column {@code timestamp}, as busmq_spark/spark/message_times.py has it.
- * Times within a second are left out: the clock is right to the second, and rows that are read again shall not differ by less.
+ * The times of messages around some ids, from the clock of their queue: the column
+ * {@code timestamp}, like busmq_spark/spark/message_times.py. Times within a second are left out:
+ * the clock is right to the second, and rows that are read again shall not differ by less.
  */
 public final class TimesOfIds {
     /** Nothing is known. */
@@ -21,7 +22,10 @@ public final class TimesOfIds {
         this.ids = ids;
     }
 
-    /** What the script {@code times} has answered; of another life of the queue than {@code born} the times are of other messages. */
+    /**
+     * Decode the reply of the script {@code times}. In another life of the queue than {@code born}
+     * the times belong to other messages.
+     */
     static TimesOfIds of(List<Object> reply, String born) {
         if (!ReadStore.text(reply.get(0)).equals(born)) {
             return NONE;
@@ -36,7 +40,7 @@ public final class TimesOfIds {
         return new TimesOfIds(ms, ids);
     }
 
-    /** These and what of the others is of later ids. */
+    /** Return these times, extended by the others of later ids. */
     TimesOfIds append(TimesOfIds later) {
         int from = 0;
         while (from < later.ids.length && later.ids[from] <= lastId()) {
@@ -55,7 +59,10 @@ public final class TimesOfIds {
         return ids.length == 0 ? -1 : ids[ids.length - 1];
     }
 
-    /** The begin of the second in which a message was there at the latest, in microseconds since 1970; null where that is not known. */
+    /**
+     * The begin of the second in which a message was there at the latest, in microseconds since
+     * 1970; null where that is not known.
+     */
     public Long micros(long id) {
         int at = 0; // how many times are of smaller ids; two times may be of the same id
         for (int high = ids.length; at < high;) {

@@ -18,7 +18,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** What Redis knows of topics. For one thread, with its links. */
+/** The records of topics in Redis. For one thread, with its links. */
 public final class TopicPartitionLocator {
     private static final long TOPIC_RECORD_TTL_S = SharedPythonConstants.number("topicRecordTtlS");
 
@@ -31,8 +31,8 @@ public final class TopicPartitionLocator {
     }
 
     /**
-     * How many partitions a topic has, which lives on with that; one that does not exist is made with so many. Throws BUSMQ_TOPIC_MISSING where
-     * {@code create} is null.
+     * Return the number of partitions of a topic and touch the topic; create it with {@code create}
+     * partitions where it does not exist. Throws BUSMQ_TOPIC_MISSING where {@code create} is null.
      */
     public int findOrCreate(String topic, Long create) {
         String key = QueueKeys.topicKey(TopicPartitioning.checkTopic(topic), cluster);
@@ -60,7 +60,10 @@ public final class TopicPartitionLocator {
         return Integer.parseInt(partitions);
     }
 
-    /** The servers of partition queues; those that do not exist belong to the servers in turn, and not where their names hash to. */
+    /**
+     * The servers of partition queues; those that do not exist belong to the servers in turn, and
+     * not where their names hash to.
+     */
     public Map<String, Integer> locate(List<String> queues) {
         Map<String, Integer> homes = new HashMap<>();
         queues.forEach(queue -> homes.put(queue, TopicPartitioning.topicPartition(queue).number() % links.links().size()));

@@ -5,8 +5,8 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * What writers have noted of the values of ids {@code since..upto} (include/sizes.lua): bytes of the longest; those over 64 KB are giants, counted
- * apart, and {@code giant} is the newest of them.
+ * Sizes that writers have noted for ids {@code since..upto} (include/sizes.lua): the bytes of the
+ * longest value. Values over 64 KB are giants and count apart; {@code giant} is the newest of them.
  */
 record ValueSizeStats(long since, long upto, long longest, long giant, long giants) {
     private static final Pattern NOTED = Pattern.compile("(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16})");
@@ -15,13 +15,15 @@ record ValueSizeStats(long since, long upto, long longest, long giant, long gian
     /** So many of which nothing is noted: each is taken to be of 1 MB at most. */
     static final long ROWS_OF_UNKNOWN_SIZE = SharedPythonConstants.number("rowsOfUnknownSize");
 
-    /** What the field says; nothing where it is missing or no writer of ours wrote it. */
+    /** Parse the field; empty where it is missing or no writer of ours wrote it. */
     static ValueSizeStats parse(Object noted) {
         Matcher found = NOTED.matcher(noted == null ? "" : ReadStore.text(noted));
         return found.matches() ? new ValueSizeStats(number(found, 1), number(found, 2), number(found, 3), number(found, 4), number(found, 5)) : NOTHING;
     }
 
-    /** How many messages from {@code first} on fit one reply for certain; at least 1. */
+    /**
+     * Return the number of messages from {@code first} on that certainly fit one reply; at least 1.
+     */
     long rows(long first) {
         long most = longestOf(first, first);
         return most < 0 ? ROWS_OF_UNKNOWN_SIZE : Math.max(1, Math.min(MAX_REPLY_BYTES / Math.max(1, most), Math.max(ROWS_OF_UNKNOWN_SIZE, upto - first + 1)));

@@ -6,11 +6,16 @@ import java.io.IOException;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Path;
 
-/** Writes files into a folder until it is killed, one byte to stdout for each: new ones, and one that is replaced again and again. */
+/**
+ * Writes files into a folder until it is killed, one byte to stdout for each: new ones, and one
+ * that is replaced again and again.
+ */
 final class KilledWriter {
     private KilledWriter() {}
 
-    /** What a file of this name holds, after a number: long enough to be written in several pieces. */
+    /**
+     * What a file of this name holds, after a number: long enough to be written in several pieces.
+     */
     static String text(String name) {
         return name.repeat(20_000 / name.length());
     }

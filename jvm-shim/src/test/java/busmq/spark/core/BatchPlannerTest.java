@@ -84,7 +84,10 @@ class BatchPlannerTest {
         private static final long serialVersionUID = 1;
     }
 
-    /** A queue is {"born": …, "oldest": 4, "newest": 9, "last_id": 9}; the fingerprint of message 7 is m7. */
+    /**
+     * A queue is {"born": …, "oldest": 4, "newest": 9, "last_id": 9}; the fingerprint of message 7
+     * is m7.
+     */
     private static final class World implements PlannerIO {
         private final List<String> asked = new ArrayList<>();
         private JsonNode table;

@@ -20,7 +20,10 @@ import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** The offset in the checkpoint: bytes that outlive every process, and that the Python source reads and writes, too. */
+/**
+ * The offset in the checkpoint: bytes that outlive every process, and that the Python source reads
+ * and writes, too.
+ */
 class OffsetJsonTest {
     private static final Path GOLDEN = Path.of("..", "tests", "golden", "offset-v1.json");
 

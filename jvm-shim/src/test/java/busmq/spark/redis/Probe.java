@@ -24,7 +24,10 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Links and push signals on standard input and output, one JSON object a line, for tests/jvm/test_links.py: servers and faults are at home in Python. */
+/**
+ * Links and push signals on standard input and output, one JSON object a line, for
+ * tests/jvm/test_links.py: servers and faults are at home in Python.
+ */
 public final class Probe {
     private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -79,7 +82,10 @@ public final class Probe {
         };
     }
 
-    /** Host, port, TLS, user and password of each server. By reflection: the jar has another class loader. */
+    /**
+     * Host, port, TLS, user and password of each server. By reflection: the jar has another class
+     * loader.
+     */
     private static Object servers(String urls) {
         try {
             Class<?> address = Class.forName("busmq.spark.redis.RedisServerAddress");

@@ -10,7 +10,10 @@ import java.util.Set;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
-/** When a batch that comes again is the same one. tests/core/test_sink.py says the same of the Python sink. */
+/**
+ * When a batch that comes again is the same one. tests/core/test_sink.py says the same of the
+ * Python sink.
+ */
 class BatchContentTest {
     @Test
     void rowsAreTheSameInWhateverOrderAndPartsTheyCome() {

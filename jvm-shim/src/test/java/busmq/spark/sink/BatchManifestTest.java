@@ -15,7 +15,10 @@ import org.junit.jupiter.api.RepeatedTest;
 import org.junit.jupiter.api.RepetitionInfo;
 import org.junit.jupiter.api.Test;
 
-/** The manifest of a batch: bytes that outlive a process, and that the Python sink reads and writes, too. */
+/**
+ * The manifest of a batch: bytes that outlive a process, and that the Python sink reads and writes,
+ * too.
+ */
 class BatchManifestTest {
     private static final Path GOLDEN = Path.of("..", "tests", "golden");
 

@@ -18,7 +18,10 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What is put on the disk before a batch is recorded; tests/spark/test_offset_log.py is the same for the sink in Python. */
+/**
+ * What is put on the disk before a batch is recorded; tests/spark/test_offset_log.py is the same
+ * for the sink in Python.
+ */
 class CheckpointOffsetLogTest {
     private static final List<String> ENTRY = List.of(".crc", "entry", "offsets");
     private static final List<String> QUERY = List.of(".metadata.crc", "above", "checkpoint", "metadata");

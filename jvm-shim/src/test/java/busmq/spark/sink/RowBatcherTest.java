@@ -24,7 +24,10 @@ import org.junit.jupiter.api.RepetitionInfo;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** Rows that gather while a call is under way. The other side is a list per queue; what it takes, and when, is up to each test. */
+/**
+ * Rows that gather while a call is under way. The other side is a list per queue; what it takes,
+ * and when, is up to each test.
+ */
 @Timeout(30)
 class RowBatcherTest {
     private final Map<String, List<Integer>> arrived = new HashMap<>();
