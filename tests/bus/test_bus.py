@@ -183,7 +183,7 @@ async def test_handlers_may_be_called_once_and_taken_away(open_bus: OpenBus, fre
 def test_an_unknown_setting_is_refused_with_the_nearest_known() -> None:
     with pytest.raises(ConfigError, match="did you mean 'layout'"):
         Bus("redis://localhost", layuot="direct")
-    with pytest.raises(ConfigError, match="direct, sentinel or cluster"):
+    with pytest.raises(ConfigError, match="expected one of direct, sentinel, cluster"):
         Bus("redis://localhost", layout="ring")
 
 
@@ -199,7 +199,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known() -> None:
 def test_a_number_that_makes_no_sense_is_refused(setting: dict[str, Any]) -> None:
     [name] = setting
     with pytest.raises(
-        ConfigError, match=rf"option '{name}' is .*; expected a whole number of at least \d+"
+        ConfigError, match=rf"{name}'? is .*; expected a whole number"
     ):
         Bus("redis://localhost", **setting)
 

@@ -107,7 +107,7 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
                 {"lease": 3},
                 "a group has no option 'lease'; a shared one has lease_s, tries, limit, dead",
             ),
-            ({"dead": ""}, "dead is ''; expected the name of a queue"),
+            ({"dead": ""}, "the name of the dead-letter queue is ''; expected text"),
             ({"tries": 0}, "tries is 0; expected a whole number of at least 1"),
             ({"limit": -1}, "limit is -1; expected a whole number of at least 0"),
             ({"dead": queue.name}, "is that queue itself"),

@@ -54,7 +54,7 @@ class Step:
     """Of its queue or topic; none is the beginning of another."""
 
     def matches(self, command: Command) -> bool:
-        where = f"{self.name}.dead" if self.script == "push" else self.name
+        where = f"{self.name}.dead" if self.script == "push_letters" else self.name
         if self.kind == "job":  # its key is that of the job, and an outcome names the queue
             return command.name == self.script and any(
                 where.encode() in outcome for outcome in command.args[6::5]
@@ -92,8 +92,8 @@ def steps() -> list[Step]:
         Step("group", "group_settle", 1),
         Step("group", "group_settle", 1, "late"),
         Step("group", "group_settle", LETTER, "done"),
-        Step("group", "push"),
-        Step("group", "push", how="done"),
+        Step("group", "push_letters"),
+        Step("group", "push_letters", how="done"),
         Step("group", "group_settle", LETTER + 1),
         Step("topic", "topic_member", how="done"),
         Step("topic", "lease", how="late"),

@@ -186,7 +186,7 @@ def test_a_new_checkpoint_with_the_same_sink_id_is_refused(
     lines.drain(PYTHON, options)
     with pytest.raises(
         StreamingQueryException,
-        match=rf"\[BUSMQ_STALE_BATCH\] sink {queue}: batch 0 was offered .* Use a new sinkId",
+        match=rf"\[BUSMQ_STALE_BATCH\] sink {queue}: batch 0 was offered .* a new sinkId",
     ):
         lines.drain(JAVA, options, checkpoint="2")
     assert number(bus.stored(queue)) == [1]

@@ -206,7 +206,7 @@ def test_a_new_checkpoint_with_the_same_sink_id_is_refused_after_several_batches
     sink(frame, options)
     with pytest.raises(
         StreamingQueryException,
-        match=rf"\[BUSMQ_STALE_BATCH\] sink {queue}: batch 0 was offered .* Use a new sinkId",
+        match=rf"\[BUSMQ_STALE_BATCH\] sink {queue}: batch 0 was offered .* a new sinkId",
     ):
         sink(frame, options, checkpoint="new")
     assert number(bus.stored(queue)) == list(range(1, 7))

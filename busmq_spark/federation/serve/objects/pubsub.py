@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
-MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 10_000, 16 * 1024 * 1024
+MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 1000, 8 * 1024 * 1024
 """Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a
 connection.
 """

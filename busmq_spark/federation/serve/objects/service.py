@@ -49,7 +49,8 @@ class ServedService(ServedObject):
 
     def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
-        self._service = session.bus.service(made.name)
+        # Its methods are refused without a name; the object must be there to say so.
+        self._service = session.bus.service(made.name or "without a name")
         self._service.room = TakeRoom(session.connection)
         self._service.on("serving", partial(self.emit, "serving"))
         self._service.on("connected", partial(self.emit, "connected", True))
