@@ -198,9 +198,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known() -> None:
 )
 def test_a_number_that_makes_no_sense_is_refused(setting: dict[str, Any]) -> None:
     [name] = setting
-    with pytest.raises(
-        ConfigError, match=rf"{name}'? is .*; expected a whole number"
-    ):
+    with pytest.raises(ConfigError, match=rf"{name}'? is .*; expected a whole number"):
         Bus("redis://localhost", **setting)
 
 

@@ -39,6 +39,10 @@ class Centre:
         [server] = locate([self.keys(queue)], self._links)
         return self._links[server].execute(command(*words))
 
+    def second(self, queue: str) -> int:
+        """The second of the clock of the queue's server."""
+        return int(self.redis(queue, "TIME")[0])
+
     def create(self, queue: str, ttl_s: int = 3600) -> str:
         return self.run(queue, queues.attach(self.keys(queue), new_token(), ttl_s=ttl_s)).born
 

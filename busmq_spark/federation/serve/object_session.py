@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.errors import BusError, MessageRefused, WireFormatError
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, WireFormatError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
 from busmq_spark.federation.npm_wire.dnode import (
@@ -244,7 +244,13 @@ class ObjectSession:
     def _create(self, made: ObjectCreationMessage) -> None:
         self._methods = made.methods
         self.functions = DnodeCallbacks(self.limits.callbacks_per_channel, first=len(made.methods))
-        self._object = make_served_object(self, made)
+        try:
+            self._object = make_served_object(self, made)
+        except ConfigError:  # its text has the name, which is the peer's
+            raise WireFormatError(
+                found="an object with a name that no object of the bus may have",
+                expected="text that is not empty, without control characters",
+            ) from None
         self.send(READY_PACKET)
         self.send(methods_message(made.methods).encode())
 
