@@ -188,8 +188,7 @@ async def test_a_consumer_that_gets_room_when_its_channel_closes_hands_over_noth
         await theirs.send("consume")
         session = connection._sessions[theirs.channel]
         await until(lambda: any("consuming" in task.get_name() for task in session._tasks))
-        while await queue.count():  # noqa: ASYNC110  # no event says that it has been taken
-            await asyncio.sleep(0.01)
+        assert await queue.count() == 2  # nothing is taken before there is room
         connection.send_buffer._high = 1_000_000
         connection.send_buffer._room.set()
         connection._end_session(theirs.channel)
