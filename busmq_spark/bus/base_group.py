@@ -100,7 +100,7 @@ class BaseGroup(ABC):
         )
 
     async def seek(self, where: str | int) -> int:
-        """Go to another place, while nobody holds the group: ``where`` as ``start``. The result is
+        """Go to another place, while the group has no holder: ``where`` as ``start``. The result is
         the last id that counts as read now.
 
         Only what is stored can be read again. Raises QueueBusy, ConfigError, TimeUnknown.
@@ -160,7 +160,7 @@ class BaseGroup(ABC):
             await asyncio.sleep(GROUP_POLL_S / 10)
 
     async def _run_with_retries(self, work: Callable[[bool], Awaitable[T]]) -> T:
-        """Do it; again as long as a server may be expected back. ``work`` is told whether it was
+        """Run it, again while a server may come back. The argument of ``work`` says whether it was
         begun before.
         """
         link = self.queue.bus.servers.takes[self.queue.server]

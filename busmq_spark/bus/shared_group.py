@@ -74,7 +74,7 @@ class SharedGroupOptions:
     tries: int | None = None
     """The most leases of a message before it becomes a dead letter; 3 by default."""
     limit: int | None = None
-    """Most messages in flight, over all holders; 0, or where nobody has said: as many as they ask
+    """Most messages in flight, over all holders; 0, the default: as many as they ask
     for.
     """
     dead: str | None = None
@@ -303,9 +303,7 @@ class SharedGroup(BaseGroup):
         dead = self.queue.bus.queue(self.dead)
         if self._dead_queue is None and await dead.exists():
             self._dead_queue = dead
-            await (
-                dead.attach()
-            )  # so that what waits there does not expire while somebody reads here
+            await dead.attach()  # so that waiting letters do not expire while the group is read
 
     async def _lease(self, most: int) -> MessageLeaseResult | None:
         """Return None once it is stopped."""

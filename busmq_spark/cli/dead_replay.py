@@ -1,8 +1,8 @@
 """``busmq dead replay``: originals go back into their queues.
 
-Rule 1. A letter says itself which queue it is from, and whoever may push to the dead-letter queue
-        can write one. It goes there only where the bus has recorded that a group wrote the letter;
-        else the user names the queue.
+Rule 1. A letter says itself which queue it is from, and any program with the right to
+        push to the dead-letter queue can write one. It goes there only where the bus has recorded
+        that a group wrote the letter; else the user names the queue.
 Rule 2. Nothing is put back before the user has seen which letters go where, and has agreed.
 """
 
