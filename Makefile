@@ -126,7 +126,7 @@ soak: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Kill, cut a
 .PHONY: jar
 jar: $(JAR) ## Build the Java module: real-time mode, the SQL catalog, fast checkpoints (needs a JDK 17 and Maven)
 
-$(JAR): jvm-shim/pom.xml $(shell find jvm-shim/src/main busmq_spark/core/lua -type f)
+$(JAR): jvm-shim/pom.xml $(shell find jvm-shim/src/main busmq_spark/*/lua -type f)
 	@command -v mvn >/dev/null || { \
 		echo "error: a JDK 17 or newer and Maven are needed, and no mvn was found (on Debian and Ubuntu: apt-get install openjdk-17-jdk-headless maven)." >&2; exit 1; }
 	@echo "Building the Java module with Maven; the first time this takes a minute"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.core.cloud_event import Event
     from busmq_spark.errors import BusError, Reject, Release
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
+    from busmq_spark.routing.cloud_event import Event
     from busmq_spark.spark.columns_to_events import to_events
     from busmq_spark.spark.data_source import BusmqDataSource, register
     from busmq_spark.spark.dead_letters import dead_letters
@@ -31,7 +31,7 @@ HOMES = {
     "Bus": "bus.bus",
     "BusError": "errors",
     "BusmqDataSource": "spark.data_source",
-    "Event": "core.cloud_event",
+    "Event": "routing.cloud_event",
     "FederationServer": "federation.serve.server",
     "Keyring": "federation.gate.keyring",
     "Outbox": "outbox.outbox",

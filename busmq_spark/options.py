@@ -634,7 +634,7 @@ class ReadOptions(StoreOptions):
 
 
 def _topic_of(queue: str) -> str | None:
-    """The topic that the name of a partition queue begins with (core/topic.py)."""
+    """The topic that the name of a partition queue begins with (groups/topic.py)."""
     topic, _, partition = queue.rpartition("/")
     return topic if topic and re.fullmatch("0|[1-9][0-9]{0,2}", partition) else None
 

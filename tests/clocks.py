@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.times_of_ids import NewestIdAtTime
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.times_of_ids import NewestIdAtTime
 
 Redis = Callable[..., Any]
 SECOND, HOUR, DAY = 1000, 3_600_000, 86_400_000

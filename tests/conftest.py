@@ -15,13 +15,13 @@ from typing import Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import (
     EmbeddedCluster,
     EmbeddedRedis,
     EmbeddedSentinel,
     EmbeddedStandaloneServers,
 )
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests import java

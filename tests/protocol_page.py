@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "protocol.md"
-LUA = ROOT / "busmq_spark" / "core" / "lua"
+SCRIPTS = sorted((ROOT / "busmq_spark").glob("*/lua/*.lua"), key=lambda script: script.stem)
 _PART = re.compile(r"(<!-- scripts -->\n).*?(\n<!-- /scripts -->)", re.DOTALL)
 
 
@@ -27,8 +27,7 @@ def head(script: Path) -> str:
 def scripts() -> str:
     """The heads of all scripts, by name."""
     return "\n\n".join(
-        f"#### `{script.stem}`\n\n```text\n{head(script)}\n```"
-        for script in sorted(LUA.glob("*.lua"))
+        f"#### `{script.stem}`\n\n```text\n{head(script)}\n```" for script in SCRIPTS
     )
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark import errors
-from busmq_spark.core.topic import partition_queue
 from busmq_spark.federation.bulk.operation_rights import KEYS_OF_OPERATION
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.grants import VERBS
@@ -19,6 +18,7 @@ from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import RequiredRight
 from busmq_spark.federation.serve.objects import SERVED_CLASS_OF_KIND
 from busmq_spark.federation.serve.objects.base import NeededVerbs
+from busmq_spark.groups.topic import partition_queue
 from busmq_spark.option_parsing import rows as option_rows
 from busmq_spark.options import BusOptions, ReadOptions, StoreOptions, WriteOptions
 from tests.federation.every_operation import calls

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import Message
+from busmq_spark.queue.command_generators import Flow, command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import Message
 
 
 def read_at(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]:

@@ -29,7 +29,12 @@ ORDER = [
     "option_parsing",
     "options",
     "embedded",
-    "core",
+    "queue",
+    "reading",
+    "routing",
+    "groups",
+    "writing",
+    "objects",
     "redis_io",
     "store",
     "bus",
@@ -55,7 +60,12 @@ HOME = {
 }
 # Decisions and formats: they run without a server, a clock or a loop, so their tests do too.
 PURE = {
-    ("core",),
+    ("queue",),
+    ("reading",),
+    ("routing",),
+    ("groups",),
+    ("writing",),
+    ("objects",),
     ("federation", "npm_wire", "mux"),
     ("federation", "npm_wire", "dnode"),
     ("federation", "bulk", "operations"),
@@ -160,11 +170,11 @@ def test_what_is_listed_as_pure_exists() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "found"),
     [
-        ("errors.py", "from busmq_spark.core import keys", "right of errors"),
-        ("core/queue.py", "from ..redis_io import sync_link", "right of core"),
-        ("core/queue.py", "def f():\n    import time", "pure module"),
-        ("core/queue.py", "import redis.asyncio", "redis_io only"),
-        ("core/read_tasks.py", "from threading import Lock", "pure module"),
+        ("errors.py", "from busmq_spark.queue import keys", "right of errors"),
+        ("queue/queue.py", "from ..redis_io import sync_link", "right of queue"),
+        ("queue/queue.py", "def f():\n    import time", "pure module"),
+        ("queue/queue.py", "import redis.asyncio", "redis_io only"),
+        ("reading/read_tasks.py", "from threading import Lock", "pure module"),
         ("spark/stream_reader.py", "from busmq_spark.bus import queue", "does without bus"),
         ("cli/serve.py", "from pyspark.sql import SparkSession", "demo, spark only"),
         (
@@ -193,7 +203,7 @@ def test_the_check_finds_a_wrong_import(tmp_path: Path, file: str, line: str, fo
         (
             "redis_io/sync_link.py",
             (
-                "import socket, time, redis\nfrom ..core import keys\nfrom busmq_spark import"
+                "import socket, time, redis\nfrom ..queue import keys\nfrom busmq_spark import"
                 " errors, __version__"
             ),
         ),

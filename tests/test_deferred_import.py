@@ -67,12 +67,12 @@ def test_a_bus_in_a_function_of_a_query_takes_no_web_sockets_along() -> None:
 def test_a_fault_of_the_package_itself_is_no_missing_package() -> None:
     script = (
         "from busmq_spark.deferred_import import"
-        " DeferredImport\nDeferredImport('core.no_such_module', 'x').get()"
+        " DeferredImport\nDeferredImport('queue.no_such_module', 'x').get()"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
     )
     assert (
         done.stderr.splitlines()[-1]
-        == "ModuleNotFoundError: No module named 'busmq_spark.core.no_such_module'"
+        == "ModuleNotFoundError: No module named 'busmq_spark.queue.no_such_module'"
     )

@@ -15,6 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 import busmq_spark
+from busmq_spark.queue.scripts import ROOMS
 from tests.jvm import module
 from tests.peers.node import need
 
@@ -75,9 +76,9 @@ def test_the_wheel_holds_the_jar_where_one_was_built(wheel: ZipFile) -> None:
 def test_the_wheel_holds_the_lua_scripts_the_type_marker_and_the_licence(wheel: ZipFile) -> None:
     names = wheel.namelist()
     assert "busmq_spark/py.typed" in names
-    assert [
-        name for name in names if name.startswith("busmq_spark/core/lua/") and name.endswith(".lua")
-    ]
+    assert {name.split("/")[1] for name in names if "/lua/" in name and name.endswith(".lua")} == {
+        *ROOMS
+    }
     assert [name for name in names if name.endswith("/licenses/LICENSE")]
 
 

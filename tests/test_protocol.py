@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import keys
-from busmq_spark.core.caching import cached_attribute
-from busmq_spark.core.keys import JobKeys, QueueKeys, TopicKeys
 from busmq_spark.federation.bulk import operations
 from busmq_spark.federation.bulk.frames import BulkFrameKind
 from busmq_spark.federation.bulk.operations import OPERATIONS, BulkJsonCodec
+from busmq_spark.queue import keys
+from busmq_spark.queue.caching import cached_attribute
+from busmq_spark.queue.keys import JobKeys, QueueKeys, TopicKeys
 from tests.protocol_page import PAGE, ROOT, with_scripts
 
 RECORDS: dict[str, BulkJsonCodec] = {
@@ -110,7 +110,7 @@ def filled_in(function: Any) -> Any:
 
 
 def keys_of(owner: QueueKeys | TopicKeys | JobKeys) -> set[str]:
-    """Every key that one of the classes of core/keys.py spells."""
+    """Every key that one of the classes of queue/keys.py spells."""
     attributes = [
         name
         for name, found in vars(type(owner)).items()
@@ -131,7 +131,7 @@ def keys_of(owner: QueueKeys | TopicKeys | JobKeys) -> set[str]:
 
 
 def every_key() -> list[str]:
-    """All that core/keys.py spells: keys of queues, topics and jobs, other keys, and channels."""
+    """All that queue/keys.py spells: keys of queues, topics and jobs, other keys, and channels."""
     others = {
         filled_in(found)
         for _, found in getmembers(keys, isfunction)

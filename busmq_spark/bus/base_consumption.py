@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from busmq_spark.bus.consume import ConsumeOptions
     from busmq_spark.bus.emitter import Emitter
-    from busmq_spark.core.message import Message
+    from busmq_spark.queue.message import Message
 
 
 IterationPhase = Enum("IterationPhase", "NEW RUNNING STOPPING CALLED_OFF ENDED")

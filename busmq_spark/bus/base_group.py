@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Self
 
 from busmq_spark.arguments import show
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core import reader_subscriptions
-from busmq_spark.core import shared_group as flows
-from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import ConfigError, LinkLost, StateError
+from busmq_spark.groups import shared_group as flows
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.reading import reader_subscriptions
 from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.lease_token import is_dead
+from busmq_spark.redis_io.retry import LinkRetry, Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

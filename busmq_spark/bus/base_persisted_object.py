@@ -23,12 +23,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from busmq_spark.arguments import check_whole
-from busmq_spark.core import persisted
-from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.keys import check_name, persisted_key
-from busmq_spark.core.persisted import PersistedFieldChanges, TrackedFields
-from busmq_spark.core.persisted_types import has_default, hints_of
 from busmq_spark.errors import BusError, ConfigError, StateError
+from busmq_spark.objects import persisted
+from busmq_spark.objects.persisted import PersistedFieldChanges, TrackedFields
+from busmq_spark.objects.persisted_types import has_default, hints_of
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.queue.keys import check_name, persisted_key
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.core.keys import check_name
-from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, StateError
+from busmq_spark.queue.keys import check_name
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 
 if TYPE_CHECKING:
     from busmq_spark.bus.base_consumption import BaseConsumption
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
-    from busmq_spark.core.message import Message
-    from busmq_spark.core.reader_subscriptions import QueueSubscriptionStatus
-    from busmq_spark.core.shared_group import GroupState
+    from busmq_spark.groups.shared_group import GroupState
+    from busmq_spark.queue.message import Message
+    from busmq_spark.reading.reader_subscriptions import QueueSubscriptionStatus
 
 DEFAULT_QUEUE_TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that

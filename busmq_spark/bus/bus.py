@@ -47,11 +47,11 @@ from busmq_spark.bus.topic_worker import TopicWorker
 from busmq_spark.bus.topics_consumer import TopicsConsumer
 from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.worker_group import WorkerGroup
-from busmq_spark.core.job import OUTCOME_TTL_S
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, ConfigError, RedisUnauthorized, StateError, TlsFailed
 from busmq_spark.errors.foreign import error_text
+from busmq_spark.groups.job import OUTCOME_TTL_S
 from busmq_spark.options import bus_options
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.redis_io.fork_guard import forked_error, other_loop_error
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.redis_io.redis_layout import redis_layout

@@ -24,11 +24,11 @@ from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter, Handler
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.channel_frames import ChannelFrameKind, encode_frame
-from busmq_spark.core.keys import channel_queue, check_name
-from busmq_spark.core.message import Message, encode_value
 from busmq_spark.errors import BusError, QueueFull, StateError
+from busmq_spark.objects.channel_frames import ChannelFrameKind, encode_frame
 from busmq_spark.option_parsing import from_call
+from busmq_spark.queue.keys import channel_queue, check_name
+from busmq_spark.queue.message import Message, encode_value
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

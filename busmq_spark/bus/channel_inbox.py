@@ -17,16 +17,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from busmq_spark.core import queue as flows
-from busmq_spark.core.channel_frames import (
+from busmq_spark.errors import BusError, ProtocolError
+from busmq_spark.objects.channel_frames import (
     ChannelAckTracker,
     ChannelFrameKind,
     carries_application_message,
     frame_body,
     frame_kind,
 )
-from busmq_spark.core.message import Message
-from busmq_spark.errors import BusError, ProtocolError
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.message import Message
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel

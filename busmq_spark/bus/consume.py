@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from busmq_spark.bus.base_consumption import BaseConsumption, IterationPhase
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core import queue as flows
-from busmq_spark.core import reader_operations
-from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
-from busmq_spark.core.retention import read_retention
-from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
+from busmq_spark.queue.retention import read_retention
+from busmq_spark.reading import reader_operations
 from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.retry import LinkRetry, Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

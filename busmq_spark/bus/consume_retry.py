@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError
+from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.bus.consume import Consumption
-    from busmq_spark.core.message import Message
+    from busmq_spark.queue.message import Message
 
 
 async def next_message_with_retries(

@@ -24,12 +24,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from busmq_spark.core import event_routing as flows
-from busmq_spark.core.cloud_event import Event, Extension, make_event
-from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.event_patterns import check_key
-from busmq_spark.core.event_routing import EventPublishReceipt, EventRoutingTable, check_queue
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -37,7 +31,13 @@ from busmq_spark.errors import (
     QueueMissing,
     TooFewEventSubscribers,
 )
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.routing import event_routing as flows
+from busmq_spark.routing.cloud_event import Event, Extension, make_event
+from busmq_spark.routing.event_patterns import check_key
+from busmq_spark.routing.event_routing import EventPublishReceipt, EventRoutingTable, check_queue
 
 if TYPE_CHECKING:
     from busmq_spark.bus.redis_server_links import RedisServerLinks

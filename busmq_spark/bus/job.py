@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
-from busmq_spark.core import job as flows
-from busmq_spark.core.job import JobOutcome
-from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import LinkLost, Release
+from busmq_spark.groups import job as flows
+from busmq_spark.groups.job import JobOutcome
+from busmq_spark.queue.keys import JobKeys
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

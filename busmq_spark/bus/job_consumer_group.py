@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypedDict
 from busmq_spark.bus.base_group import check_start
 from busmq_spark.bus.job import MIN_FIELD_TTL_S
 from busmq_spark.bus.shared_group import SharedGroup, SharedGroupOptions, check_seconds
-from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.reader_subscriptions import check_name
-from busmq_spark.core.shared_group import Action, LeasedMessage
 from busmq_spark.errors import ConfigError
+from busmq_spark.groups.shared_group import Action, LeasedMessage
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.reading.reader_subscriptions import check_name
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

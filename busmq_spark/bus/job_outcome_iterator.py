@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from busmq_spark.core.drop_oldest_buffer import DropOldestBuffer
-from busmq_spark.core.job import JobOutcome, decode_outcome, split_publication
+from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
 from busmq_spark.errors import ConfigError, MessageRefused, PubSubMessagesDropped
+from busmq_spark.groups.job import JobOutcome, decode_outcome, split_publication
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

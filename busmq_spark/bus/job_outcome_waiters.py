@@ -15,8 +15,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core import job as flows
-from busmq_spark.core.job import JobOutcome
 from busmq_spark.errors import (
     BusError,
     JobFailed,
@@ -25,6 +23,8 @@ from busmq_spark.errors import (
     MessageRefused,
     StateError,
 )
+from busmq_spark.groups import job as flows
+from busmq_spark.groups.job import JobOutcome
 
 if TYPE_CHECKING:
     from busmq_spark.bus.job import Job

@@ -35,12 +35,12 @@ from busmq_spark.bus.job_outcome_waiters import JobOutcomeWaiter, JobOutcomeWait
 from busmq_spark.bus.job_push import PendingJobBatchPush, PendingJobsPush
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.bus.worker import JobHandler, Worker
-from busmq_spark.core import job as flows
-from busmq_spark.core.job import JobOutcome
-from busmq_spark.core.keys import client_channel, jobs_channel
-from busmq_spark.core.reader_subscriptions import check_name
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost
+from busmq_spark.groups import job as flows
+from busmq_spark.groups.job import JobOutcome
 from busmq_spark.option_parsing import from_call
+from busmq_spark.queue.keys import client_channel, jobs_channel
+from busmq_spark.reading.reader_subscriptions import check_name
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

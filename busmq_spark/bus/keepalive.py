@@ -9,12 +9,12 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.command_generators import RedisCall, command
-from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
-from busmq_spark.core.persisted import touch
-from busmq_spark.core.reader_operations import keep_alive
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.objects.persisted import touch
+from busmq_spark.queue.command_generators import RedisCall, command
+from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
+from busmq_spark.reading.reader_operations import keep_alive
 from busmq_spark.redis_io.lease_token import LEASE_MS
 
 if TYPE_CHECKING:

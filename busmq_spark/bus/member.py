@@ -1,9 +1,9 @@
 """A member of a group of a topic: it owns a contiguous range of the partitions, and reads them; all
 members together own all.
 
-Rule 1. The list of members in Redis (core/topic.py) is a hint: each member computes the same ranges
-        from it, takes its own partitions and hands over the others. A partition is owned by lease
-        (bus/owned_partition.py), so two members never read one at the same time.
+Rule 1. The list of members in Redis (groups/topic.py) is a hint: each member computes the same
+        ranges from it, takes its own partitions and hands over the others. A partition is owned by
+        lease (bus/owned_partition.py), so two members never read one at the same time.
 Rule 2. A hint says that members have come or gone, or that a partition is free. A lost hint costs
         seconds: members poll, and look when another's entry ends.
 Rule 3. While the server with the list of members is away, each member keeps its partitions.
@@ -23,15 +23,15 @@ from busmq_spark.bus.base_group import check_batch_size
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.owned_partition import OwnedPartition, OwnedPartitionMessages
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core import reader_subscriptions
-from busmq_spark.core import topic as flows
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.message import CHUNK_MESSAGES
-from busmq_spark.core.queue import clock_ms
-from busmq_spark.core.retry import Pauses
-from busmq_spark.core.topic import MEMBER_TTL_MS, GroupMembershipSnapshot, partition_ranges
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
+from busmq_spark.groups import topic as flows
+from busmq_spark.groups.topic import MEMBER_TTL_MS, GroupMembershipSnapshot, partition_ranges
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.message import CHUNK_MESSAGES
+from busmq_spark.queue.queue import clock_ms
+from busmq_spark.reading import reader_subscriptions
 from busmq_spark.redis_io.lease_token import is_dead, my_token
+from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.bus.topic import Topic

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import BusError, ConfigError, Reject
 from busmq_spark.errors.foreign import exc_info
+from busmq_spark.groups.shared_group import LeasedMessage
 
 if TYPE_CHECKING:
     from busmq_spark.bus.shared_group import SharedGroup

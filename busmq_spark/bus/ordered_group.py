@@ -23,10 +23,6 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.bus.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.bus.consume import LEASE_POLL_S
-from busmq_spark.core import queue as queue_flows
-from busmq_spark.core import reader_operations, reader_subscriptions
-from busmq_spark.core.message import CHUNK_MESSAGES, Message
-from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import (
     BusError,
     IdsReissued,
@@ -36,7 +32,11 @@ from busmq_spark.errors import (
     RedisRolledBack,
     StateError,
 )
+from busmq_spark.queue import queue as queue_flows
+from busmq_spark.queue.message import CHUNK_MESSAGES, Message
+from busmq_spark.reading import reader_operations, reader_subscriptions
 from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
+from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

@@ -19,10 +19,10 @@ from busmq_spark.bus.base_group import GROUP_POLL_S
 from busmq_spark.bus.consume import LEASE_POLL_S
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core.message import CHUNK_BYTES, Message
-from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueBusy
+from busmq_spark.queue.message import CHUNK_BYTES, Message
 from busmq_spark.redis_io.lease_token import LEASE_MS
+from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.bus.member import Member

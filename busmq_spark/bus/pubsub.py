@@ -22,13 +22,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.arguments import check_whole
+from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.drop_oldest_buffer import DropOldestBuffer
-from busmq_spark.core.keys import check_name, pubsub_channel
-from busmq_spark.core.message import PubsubMessage, encode_value
 from busmq_spark.errors import PubSubMessagesDropped, StateError
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import check_name, pubsub_channel
+from busmq_spark.queue.message import PubsubMessage, encode_value
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

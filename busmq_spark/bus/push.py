@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.errors import BusError, QueueFull
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

@@ -16,19 +16,20 @@ from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PendingPush, PushBatcher
 from busmq_spark.bus.retention_and_times import RetentionAndTimesMixin
 from busmq_spark.bus.shared_group import SharedGroup, SharedGroupKeywords, SharedGroupOptions
-from busmq_spark.core import mirror, reader_subscriptions
-from busmq_spark.core import queue as flows
-from busmq_spark.core import shared_group as groups
-from busmq_spark.core.command_generators import Flow, RedisCall, T
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import encode_value
-from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
+from busmq_spark.groups import shared_group as groups
 from busmq_spark.option_parsing import from_call
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import Flow, RedisCall, T
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import encode_value
+from busmq_spark.queue.retention import MESSAGES_TAKEN_WARNING
+from busmq_spark.reading import reader_subscriptions
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.pipelined_connection import OnReply
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.writing import mirror
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

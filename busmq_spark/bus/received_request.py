@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, error_object
 from busmq_spark.errors import StateError
 from busmq_spark.errors.foreign import stack_text
+from busmq_spark.objects.service import ABSENT, ServiceReply, ServiceRequest, error_object
 
 SendReply = Callable[[str, bytes, bool], Awaitable[None]]
 

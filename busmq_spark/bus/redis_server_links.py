@@ -16,9 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import queue_name, server_index
 from busmq_spark.errors import BusError, ConfigError, LinkLost
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import queue_name, server_index
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.link_factory import async_links
 from busmq_spark.redis_io.optional_commands import ask_if_allowed

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.consume_retry import next_message_with_retries
 from busmq_spark.bus.server_clock import ServerClock
-from busmq_spark.core.keys import reply_queue, service_queue
-from busmq_spark.core.message import Message
-from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, decode_reply, error_text
 from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTimeout, StateError
+from busmq_spark.objects.service import (
+    ABSENT,
+    ServiceReply,
+    ServiceRequest,
+    decode_reply,
+    error_text,
+)
+from busmq_spark.queue.keys import reply_queue, service_queue
+from busmq_spark.queue.message import Message
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

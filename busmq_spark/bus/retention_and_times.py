@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from busmq_spark.bus.base_queue import BaseQueue
-from busmq_spark.core import retention, times_of_ids
-from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import BusError, StateError
+from busmq_spark.queue import retention
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading import times_of_ids
 from busmq_spark.starting_offsets import parse_moment
 
 if TYPE_CHECKING:

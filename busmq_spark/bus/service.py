@@ -22,10 +22,10 @@ from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.requester import Requester
 from busmq_spark.bus.service_provider import ServeKeywords, ServeOptions, ServiceProvider
-from busmq_spark.core.keys import check_name
 from busmq_spark.errors import StateError
 from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.option_parsing import from_call
+from busmq_spark.queue.keys import check_name
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

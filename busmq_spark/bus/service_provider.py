@@ -23,10 +23,10 @@ from busmq_spark.bus.consume_retry import next_message_with_retries
 from busmq_spark.bus.provider_reply_queues import ProviderReplyQueues
 from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.server_clock import ServerClock
-from busmq_spark.core.keys import is_reply_queue, service_queue
-from busmq_spark.core.message import Message
-from busmq_spark.core.service import ServiceRequest, decode_request
 from busmq_spark.errors import BusError, ConfigError, LinkLost
+from busmq_spark.objects.service import ServiceRequest, decode_request
+from busmq_spark.queue.keys import is_reply_queue, service_queue
+from busmq_spark.queue.message import Message
 
 if TYPE_CHECKING:
     from busmq_spark.bus.service import Service

@@ -28,21 +28,21 @@ from typing import TYPE_CHECKING, TypedDict
 from busmq_spark.arguments import check_number, check_whole
 from busmq_spark.bus.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.bus.message_handling import MessageHandler, MessageHandling
-from busmq_spark.core import dead_letter
-from busmq_spark.core import shared_group as flows
-from busmq_spark.core.command_generators import Flow
-from busmq_spark.core.grouping import slices
-from busmq_spark.core.job import forget_outcomes
-from busmq_spark.core.keys import check_name, is_subscription
-from busmq_spark.core.message import CHUNK_MESSAGES, chunks
-from busmq_spark.core.queue import clock_ms
-from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.retry import Pauses
-from busmq_spark.core.shared_group import Action, LeasedMessage, MessageLeaseResult
 from busmq_spark.errors import BusError, ConfigError, QueueFull, StateError
 from busmq_spark.errors.foreign import error_text
+from busmq_spark.groups import dead_letter
+from busmq_spark.groups import shared_group as flows
+from busmq_spark.groups.job import forget_outcomes
+from busmq_spark.groups.shared_group import Action, LeasedMessage, MessageLeaseResult
+from busmq_spark.queue.command_generators import Flow
+from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.keys import check_name, is_subscription
+from busmq_spark.queue.message import CHUNK_MESSAGES, chunks
+from busmq_spark.queue.queue import clock_ms
+from busmq_spark.reading.reader_subscriptions import register
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

@@ -35,21 +35,21 @@ from busmq_spark.bus.topic_partition_queue import (
     spawn_for_result,
 )
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core import topic as flows
-from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.job import OUTCOME_TTL_S
-from busmq_spark.core.keys import TopicKeys, server_index
-from busmq_spark.core.lag import read_lags
-from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.shared_group import group_settings
-from busmq_spark.core.topic import (
+from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
+from busmq_spark.groups import topic as flows
+from busmq_spark.groups.job import OUTCOME_TTL_S
+from busmq_spark.groups.shared_group import group_settings
+from busmq_spark.groups.topic import (
     GroupLag,
     TopicMessageId,
     lags_by_group,
     partition_of,
     partitions_of,
 )
-from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.queue.keys import TopicKeys, server_index
+from busmq_spark.reading.lag import read_lags
+from busmq_spark.reading.reader_subscriptions import register
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

@@ -25,13 +25,13 @@ from busmq_spark.bus.job_outcome_iterator import JobOutcomeIterator, read_stored
 from busmq_spark.bus.job_push import PendingJobBatchPush
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.topic_worker import TopicWorker
-from busmq_spark.core import job as flows
-from busmq_spark.core.job import OUTCOME_TTL_S, JobOutcome
-from busmq_spark.core.keys import client_channel
-from busmq_spark.core.reader_subscriptions import check_name
-from busmq_spark.core.topic import check_partition, partitions_of
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, StateError
+from busmq_spark.groups import job as flows
+from busmq_spark.groups.job import OUTCOME_TTL_S, JobOutcome
+from busmq_spark.groups.topic import check_partition, partitions_of
 from busmq_spark.option_parsing import from_call
+from busmq_spark.queue.keys import client_channel
+from busmq_spark.reading.reader_subscriptions import check_name
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

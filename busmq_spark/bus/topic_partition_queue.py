@@ -8,14 +8,14 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.command_generators import T
-from busmq_spark.core.topic import (
+from busmq_spark.errors import BusError
+from busmq_spark.groups.topic import (
     PushedTopicMessageIds,
     TopicMessageId,
     partition_home,
     partition_queue,
 )
-from busmq_spark.errors import BusError
+from busmq_spark.queue.command_generators import T
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Self
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.owned_partition import OwnedPartitionMessages
-from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.errors import ConfigError, StateError
+from busmq_spark.queue.message import CHUNK_MESSAGES
 
 if TYPE_CHECKING:
     from busmq_spark.bus.topic import Topic

@@ -30,12 +30,6 @@ from busmq_spark.bus.fair_slots import FairSlots
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.job_consumer_group import JobConsumerGroup, WorkerOptions
 from busmq_spark.bus.shared_group import check_seconds
-from busmq_spark.core import job as flows
-from busmq_spark.core.job import LeasedJob
-from busmq_spark.core.keys import JobKeys
-from busmq_spark.core.message import CHUNK_BYTES
-from busmq_spark.core.retry import Pauses
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -47,6 +41,12 @@ from busmq_spark.errors import (
     WorkTimeout,
 )
 from busmq_spark.errors.foreign import error_text, exc_info
+from busmq_spark.groups import job as flows
+from busmq_spark.groups.job import LeasedJob
+from busmq_spark.groups.shared_group import LeasedMessage
+from busmq_spark.queue.keys import JobKeys
+from busmq_spark.queue.message import CHUNK_BYTES
+from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.bus.jobs import Jobs

@@ -21,11 +21,11 @@ from busmq_spark.cli.terminal_text import (
     value_json,
     value_text,
 )
-from busmq_spark.core.dead_letter import DeadLetter, decode_letter, recorded_runs
-from busmq_spark.core.message import Message
-from busmq_spark.core.queue import trim
 from busmq_spark.errors import MessageRefused
+from busmq_spark.groups.dead_letter import DeadLetter, decode_letter, recorded_runs
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.message import Message
+from busmq_spark.queue.queue import trim
 
 SHOWN_CHARS = 60
 IdArgument = Annotated[

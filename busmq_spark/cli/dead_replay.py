@@ -21,11 +21,11 @@ from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, one_line
-from busmq_spark.core.dead_letter import DeadLetter, put_back, recorded_runs
-from busmq_spark.core.message import Message, chunks
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, trim
 from busmq_spark.errors import ConfigError, QueueFull
+from busmq_spark.groups.dead_letter import DeadLetter, put_back, recorded_runs
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.message import Message, chunks
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, trim
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
 

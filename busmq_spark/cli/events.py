@@ -16,9 +16,9 @@ from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import need_redis
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count
-from busmq_spark.core.event_patterns import check_key, matches
-from busmq_spark.core.message import refuse_constant
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.message import refuse_constant
+from busmq_spark.routing.event_patterns import check_key, matches
 
 DataArgument = Annotated[
     str | None,

@@ -7,8 +7,8 @@ from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_existing, open_links
 from busmq_spark.cli.subscriptions import subscription_json, warn_if_abandoned
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
-from busmq_spark.core.shared_group import GroupState
-from busmq_spark.core.shared_group import list_groups as found_groups
+from busmq_spark.groups.shared_group import GroupState
+from busmq_spark.groups.shared_group import list_groups as found_groups
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.lease_token import is_dead
 

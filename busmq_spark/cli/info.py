@@ -15,8 +15,8 @@ from busmq_spark.cli.queues import reader_names
 from busmq_spark.cli.server_report import ServerReport, read_server_report
 from busmq_spark.cli.subscriptions import warn_if_abandoned
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_number, format_size
-from busmq_spark.core.reader_subscriptions import list_subscriptions
 from busmq_spark.options import RedisOptions
+from busmq_spark.reading.reader_subscriptions import list_subscriptions
 from busmq_spark.redis_io.link_factory import Link
 
 UNFIT = 3

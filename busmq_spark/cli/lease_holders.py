@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from busmq_spark.cli.queue_lookup import LocatedQueue
 from busmq_spark.cli.terminal_text import format_duration
-from busmq_spark.core.command_generators import RedisCall, command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import subscriptions
+from busmq_spark.queue.command_generators import RedisCall, command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.reader_operations import subscriptions
 from busmq_spark.redis_io.lease_token import is_dead
 
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from busmq_spark.cli.options import check_exclusive
 from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.terminal_text import SHOWN_CHARS, value_json, value_text
-from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.message import Message
 
 
 @dataclass(frozen=True, slots=True)

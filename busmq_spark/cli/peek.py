@@ -18,10 +18,10 @@ from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.terminal_text import format_count
-from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.reader_operations import QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.message import MAX_ID
+from busmq_spark.reading.reader_operations import QueueState
 
 DEFAULT_MESSAGE_COUNT = 10
 

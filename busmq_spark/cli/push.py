@@ -21,11 +21,11 @@ from busmq_spark.cli.queue_lookup import (
     open_links,
 )
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_number
-from busmq_spark.core.grouping import slices
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
-from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import ConfigError, LinkLost
+from busmq_spark.groups.topic import partition_of
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
 

@@ -7,24 +7,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from busmq_spark.cli.cli_errors import CliQueueMissing
-from busmq_spark.core.keys import QueueKeys, TopicKeys, server_index
-from busmq_spark.core.reader_operations import QueueState, states
-from busmq_spark.core.topic import (
+from busmq_spark.errors import ConfigError, TopicMissing
+from busmq_spark.groups.topic import (
     TopicState,
     check_topic,
     partition_home,
     partition_queue,
     read_topic,
 )
-from busmq_spark.errors import ConfigError, TopicMissing
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.keys import QueueKeys, TopicKeys, server_index
+from busmq_spark.reading.reader_operations import QueueState, states
 from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import locate
 from busmq_spark.redis_io.redis_layout import redis_layout
 
 COMMAND_PATIENCE_S = 1.5
 """Seconds after which commands give up: a person waits. Links of queries wait 8 or 60 s
-(core/retry.py).
+(redis_io/retry.py).
 """
 
 

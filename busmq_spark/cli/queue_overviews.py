@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from busmq_spark.cli.lease_holders import lease_calls, live_holders
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.core.grouping import slices
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import QueueState, states, subscriptions
 from busmq_spark.errors import QueueDamaged, RedisCommandRefused
+from busmq_spark.queue.command_generators import Flow, command
+from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.reader_operations import QueueState, states, subscriptions
 from busmq_spark.redis_io.link_factory import Link
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_size
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.reader_operations import QueueState
-from busmq_spark.core.retention import Retention, parse_limits, read_retention, set_retention
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach
+from busmq_spark.queue.retention import Retention, parse_limits, read_retention, set_retention
+from busmq_spark.reading.reader_operations import QueueState
 from busmq_spark.redis_io.queue_location import new_token
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from busmq_spark.cli.queue_lookup import LocatedQueue
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.message import Message
-from busmq_spark.core.range_reader import RangeCursor, find_id
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.message import Message
+from busmq_spark.reading.range_reader import RangeCursor, find_id
 
 
 def read_messages(place: LocatedQueue, first: int, last: int) -> Iterator[list[Message]]:

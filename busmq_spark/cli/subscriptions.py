@@ -17,16 +17,16 @@ from busmq_spark.cli.terminal_text import (
     format_duration,
     format_number,
 )
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.reader_subscriptions import (
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import RedisOptions
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach
+from busmq_spark.reading.reader_subscriptions import (
     QueueSubscriptionStatus,
     check_name,
     list_subscriptions,
     register,
 )
-from busmq_spark.core.reader_subscriptions import unsubscribe as forget
-from busmq_spark.errors import ConfigError
-from busmq_spark.options import RedisOptions
+from busmq_spark.reading.reader_subscriptions import unsubscribe as forget
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 

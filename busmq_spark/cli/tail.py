@@ -20,8 +20,8 @@ from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_lin
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.tail_consume import consume as take
 from busmq_spark.cli.terminal_text import escape_control_characters
-from busmq_spark.core.reader_operations import QueueState
 from busmq_spark.options import RedisOptions
+from busmq_spark.reading.reader_operations import QueueState
 from busmq_spark.redis_io.push_listener import RedisPushListenerThread
 
 POLL_S = 1.0

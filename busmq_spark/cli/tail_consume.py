@@ -8,10 +8,10 @@ from collections.abc import Callable
 from busmq_spark.cli.lease_holders import describe_holders
 from busmq_spark.cli.message_printer import MessagePrinter
 from busmq_spark.cli.queue_lookup import LocatedQueue
-from busmq_spark.core.message import CHUNK_MESSAGES
-from busmq_spark.core.queue import ack, pop
-from busmq_spark.core.reader_operations import QueueState, keep_alive
 from busmq_spark.errors import QueueBusy
+from busmq_spark.queue.message import CHUNK_MESSAGES
+from busmq_spark.queue.queue import ack, pop
+from busmq_spark.reading.reader_operations import QueueState, keep_alive
 
 
 def consume(

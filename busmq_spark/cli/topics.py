@@ -19,13 +19,13 @@ from busmq_spark.cli.terminal_text import (
     format_duration,
     format_number,
 )
-from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import server_index
-from busmq_spark.core.lag import read_lags
-from busmq_spark.core.reader_operations import QueueState, states
-from busmq_spark.core.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.errors import QueueDamaged, TopicMissing
+from busmq_spark.groups.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.keys import server_index
+from busmq_spark.reading.lag import read_lags
+from busmq_spark.reading.reader_operations import QueueState, states
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import discover_topics as found_topics
 

@@ -19,14 +19,14 @@ from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_queue, open_links
 from busmq_spark.cli.redis_options import RedisOption
 from busmq_spark.cli.terminal_text import format_count
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import sink_queues, sink_record
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, close, push_many
 from busmq_spark.demo.flight_delays import FlightDelayTotals
 from busmq_spark.demo.report import DemoPrinter, DemoStepResult
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, LocalToolMissing
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import sink_queues, sink_record
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, close, push_many
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

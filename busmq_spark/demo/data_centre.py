@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from busmq_spark.cli.queue_lookup import locate_queue, open_links
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.redis_io.queue_location import new_token
 
 PUSH_INTERVAL_S = 0.025

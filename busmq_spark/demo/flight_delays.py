@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from busmq_spark.core.grouping import group_by
+from busmq_spark.queue.grouping import group_by
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.command_generators import command, script
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.command_generators import command, script
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 

@@ -16,14 +16,14 @@ from rich.text import Text
 from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_number, format_rate
-from busmq_spark.core.mirror import promote
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError, StateError
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.writing.mirror import promote
 
 if TYPE_CHECKING:
     from busmq_spark.demo.mirror_failover_query import MirrorFailoverDemoQuery

@@ -18,11 +18,11 @@ from rich.text import Text
 from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_number
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.demo.latency_clients import Workload, percentiles, workload_clients
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import StateError
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

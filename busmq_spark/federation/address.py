@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from websockets.exceptions import InvalidURI
 from websockets.uri import WebSocketURI, parse_uri
 
-from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import check_secret
 from busmq_spark.parsers import can_be_in_header, check_web_socket_url
+from busmq_spark.redis_io.retry import PATIENCE_S
 
 CONNECT_TIMEOUT_S = 5.0
 NOT_AUTHORIZED_REASON = (

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from busmq_spark import errors
-from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError, UnknownRemoteError
 from busmq_spark.errors.foreign import plain_text
+from busmq_spark.queue.message import encode_value
 
 ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
     kind.code: kind

@@ -1,3 +1,3 @@
 """Mirrors between data centres: a process that copies queues of another data centre here
-(core/mirror.py says what a mirror is).
+(writing/mirror.py says what a mirror is).
 """

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginMirrorResult, MirrorOf, OriginQueueState
-from busmq_spark.core.reader_operations import fingerprint
-from busmq_spark.core.times_of_ids import format_time
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.origin_history import NO_CLOCK, NO_WITNESS, ClockExcerpt, Witness
+from busmq_spark.reading.reader_operations import fingerprint
+from busmq_spark.reading.times_of_ids import format_time
+from busmq_spark.writing.mirror import NEWEST_MESSAGE, BeginMirrorResult, MirrorOf, OriginQueueState
 
 WINDOW_BYTES = 3 * 1024 * 1024
 """Bytes of values that are read in one call, about, of however many queues. So many calls as there

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.store.redis_range import whole_numbers
 
 _CR_LF = b"\r\n"

@@ -9,15 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from busmq_spark.core.mirror import (
-    NO_MARK,
-    BeginMirrorResult,
-    MirrorAppendResult,
-    MirrorChunk,
-    MirrorOf,
-    OriginQueueState,
-    Positions,
-)
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import (
     SHORT_WINDOW_ROWS,
@@ -38,6 +29,15 @@ from busmq_spark.mirror.origin_reader import LookedAtQueue
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, status_of
 from busmq_spark.mirror.target import MirrorTarget
+from busmq_spark.writing.mirror import (
+    NO_MARK,
+    BeginMirrorResult,
+    MirrorAppendResult,
+    MirrorChunk,
+    MirrorOf,
+    OriginQueueState,
+    Positions,
+)
 
 WINDOWS_PER_READ = 64
 """Queues with few messages whose windows are read in one call."""

@@ -2,8 +2,8 @@
 there.
 
 A push of ours notes in the clock of its queue which id was the newest in that second
-(core/times_of_ids.py). A mirror keeps one such pair as a witness. An origin that lost messages and
-issued their ids again has later pairs for these ids, and none in the second of the witness.
+(reading/times_of_ids.py). A mirror keeps one such pair as a witness. An origin that lost messages
+and issued their ids again has later pairs for these ids, and none in the second of the witness.
 
 Not provable: ids that only npm busmq pushed, which notes no times; pairs that the clock has
 dropped; queues that keep what is acknowledged, whose pairs may be further apart
@@ -16,9 +16,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from busmq_spark.core.mirror import NO_MARK
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.store.protocol import MirrorOriginReadStore
+from busmq_spark.writing.mirror import NO_MARK
 
 log = logging.getLogger("busmq_spark")
 

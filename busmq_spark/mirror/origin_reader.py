@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from busmq_spark.core.mirror import NO_MARK, OriginQueueState
-from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyRange, CopyRangeReadResult
 from busmq_spark.mirror.encoded_messages import EncodedMessages
@@ -22,6 +20,7 @@ from busmq_spark.mirror.origin_history import (
     read_clocks,
 )
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S, MirrorSettings
+from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.store.protocol import (
     MirrorOriginReadStore,
@@ -31,6 +30,7 @@ from busmq_spark.store.protocol import (
 )
 from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.writing.mirror import NO_MARK, OriginQueueState
 
 TARGET_REPLY_BYTES = 1024 * 1024
 """The target size of one reply of Redis: each reader keeps a buffer for the largest."""

@@ -19,9 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.mirror import NO_MARK, OriginQueueState, Positions
-from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.metrics import Metrics
@@ -40,7 +37,10 @@ from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, encode_report
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.message import MAX_ID
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.retry import Pauses
+from busmq_spark.writing.mirror import NO_MARK, OriginQueueState, Positions
 
 MAX_READS_AT_ONCE = 6
 """Calls that read at the origin at once, each in a thread: 18 MB, which a link 100 ms away carries

@@ -15,10 +15,10 @@ from busmq_spark.arguments import (
     check_whole,
     join_urls,
 )
-from busmq_spark.core.keys import QueueKeys, check_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.extras import missing_package
 from busmq_spark.options import LAYOUTS, RedisOptions
+from busmq_spark.queue.keys import QueueKeys, check_name
 from busmq_spark.redis_io.redis_layout import redis_layout
 
 if TYPE_CHECKING:

@@ -8,11 +8,19 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
-from busmq_spark.core import mirror as flows
-from busmq_spark.core.command_generators import Flow, run_flows_together
-from busmq_spark.core.grouping import slices
-from busmq_spark.core.keys import QueueKeys, mirror_report, server_index
-from busmq_spark.core.mirror import (
+from busmq_spark.errors import BusError
+from busmq_spark.mirror.copy_planning import CopyRangeReadResult
+from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
+from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import Flow, run_flows_together
+from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.keys import QueueKeys, mirror_report, server_index
+from busmq_spark.reading.reader_operations import keep_alive, marks
+from busmq_spark.redis_io.link_factory import Link, sync_links
+from busmq_spark.redis_io.queue_location import discover_queues, locate
+from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.writing import mirror as flows
+from busmq_spark.writing.mirror import (
     BeginMirrorResult,
     MirrorAppendResult,
     MirrorChunk,
@@ -21,14 +29,6 @@ from busmq_spark.core.mirror import (
     OriginQueueState,
     Positions,
 )
-from busmq_spark.core.reader_operations import keep_alive, marks
-from busmq_spark.errors import BusError
-from busmq_spark.mirror.copy_planning import CopyRangeReadResult
-from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
-from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.link_factory import Link, sync_links
-from busmq_spark.redis_io.queue_location import discover_queues, locate
-from busmq_spark.redis_io.redis_layout import redis_layout
 
 T = TypeVar("T")
 MAX_CHUNKS_PER_ROUND_TRIP, MAX_BYTES_PER_ROUND_TRIP = 100, 1024 * 1024

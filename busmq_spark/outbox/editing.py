@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.message import encode_value
 from busmq_spark.errors import ConfigError
 from busmq_spark.outbox import report, schema
 from busmq_spark.outbox.file_identity import real_path
@@ -25,6 +23,8 @@ from busmq_spark.outbox.sql import (
     OutboxEntryKind,
     confirm_sent,
 )
+from busmq_spark.queue.message import encode_value
+from busmq_spark.routing.cloud_event import Event
 
 T = TypeVar("T")
 _EVERYTHING = 2**62

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from busmq_spark.core.event_patterns import destinations
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.client.federation_clients import secret_for_url
 from busmq_spark.federation.npm_servers.protocol_detecting_store import (
@@ -17,6 +16,7 @@ from busmq_spark.outbox.target_bus import (
     EventKeys,
     SubscriptionTable,
 )
+from busmq_spark.routing.event_patterns import destinations
 
 
 def federation_address(options: BusOptions) -> FederationAddress:

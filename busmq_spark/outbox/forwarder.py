@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
-from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueFull
 from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.outbox import sql
@@ -40,7 +38,9 @@ from busmq_spark.outbox.sql import (
     OutboxEntryKind,
 )
 from busmq_spark.outbox.target_bus import OutboxTarget
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.retry import Pauses
 
 RETRY_PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""

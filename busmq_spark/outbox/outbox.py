@@ -23,13 +23,13 @@ from typing import Any, Self, TypeVar, Unpack
 
 from busmq_spark.arguments import check_path
 from busmq_spark.bus.event_routing import EventAttributes, event_of, keys_of
-from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.event_routing import check_queue
 from busmq_spark.errors import ConfigError
 from busmq_spark.outbox import editing
 from busmq_spark.outbox.editing import WaitingMessage, read_messages
 from busmq_spark.outbox.outbox_engine import OutboxEngine, OutboxReceipt, OutboxWriteRequest
 from busmq_spark.outbox.report import OutboxStatus
+from busmq_spark.routing.cloud_event import Event
+from busmq_spark.routing.event_routing import check_queue
 
 T = TypeVar("T")
 DRAINED_POLL_S = 0.02

@@ -12,9 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from busmq_spark.core.event_patterns import check_pattern
-from busmq_spark.core.event_routing import check_queue
-from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError, ConfigError, OutboxDiskFull, OutboxNotDrained, StateError
 from busmq_spark.outbox import report, schema, sql
 from busmq_spark.outbox.disk_reserve import DiskReserveFile
@@ -24,7 +21,10 @@ from busmq_spark.outbox.group_commit import SqliteGroupCommitWriter, Transaction
 from busmq_spark.outbox.lock import OutboxFileLock
 from busmq_spark.outbox.sql import OutboxDestinationQueue, OutboxEntryKind
 from busmq_spark.outbox.target_opener import lane_of, target_opener
+from busmq_spark.queue.message import encode_value
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.routing.event_patterns import check_pattern
+from busmq_spark.routing.event_routing import check_queue
 
 T = TypeVar("T")
 MAX_CACHED_DESTINATIONS = 100_000

@@ -11,8 +11,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.event_patterns import matches
 from busmq_spark.outbox import lock, schema
 from busmq_spark.outbox.file_identity import (
     LOG_SUFFIXES,
@@ -23,6 +21,8 @@ from busmq_spark.outbox.file_identity import (
 )
 from busmq_spark.outbox.lock import OutboxLockOwner
 from busmq_spark.outbox.sql import OutboxEntryKind, unrouted_entries
+from busmq_spark.routing.cloud_event import Event
+from busmq_spark.routing.event_patterns import matches
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The target of an outbox: Redis, a federation server of ours, or one of npm busmq. Only one thread
 may use one.
 
-Towards Redis and servers of ours each message is appended once (core/idempotent_push.py). An npm
+Towards Redis and servers of ours each message is appended once (writing/idempotent_push.py). An npm
 server takes text only, at least once, and knows of no subscriptions: there those count that were
 made with this outbox.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import LinkLost, QueueMissing
 from busmq_spark.outbox.sql import OutboxChunk
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from busmq_spark.redis_io.redis_layout import RedisLayout
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.command_generators import Flow, RedisCall, Step, T, run_async
-from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, run_async
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster_pipeline import ClusterPipeline, NodeBatch
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
@@ -19,6 +18,7 @@ from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
 from busmq_spark.redis_io.pipelined_connection import OnReply
 from busmq_spark.redis_io.resp_codec import calls_of, step_result
+from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.urls import RedisServerAddress

@@ -12,9 +12,8 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import Flow, RedisCall, Step, T, command, run_async
-from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, command, run_async
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s
@@ -28,6 +27,7 @@ from busmq_spark.redis_io.resp_codec import (
     step_result,
     unknown_scripts,
 )
+from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 _PING = command("PING")

@@ -18,8 +18,8 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import RedisCall, command
 from busmq_spark.errors import BusError, LinkLost, RedisWritesPaused
+from busmq_spark.queue.command_generators import RedisCall, command
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.resp_codec import first_error, script_as_eval
 from busmq_spark.redis_io.slots import (

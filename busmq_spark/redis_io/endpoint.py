@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.errors import LinkLost, RedisWritesPaused, StateError
+from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.redis_io.urls import RedisServerAddress
 
 log = logging.getLogger("busmq_spark")

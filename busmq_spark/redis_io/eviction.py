@@ -7,8 +7,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from busmq_spark.core.command_generators import Flow
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.command_generators import Flow
 from busmq_spark.redis_io.optional_commands import ask_if_allowed
 
 POLICY_UNKNOWN = "not known, since the command INFO is refused"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 
-from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.errors import BusError, RedisCommandRefused, RedisUnauthorized
+from busmq_spark.queue.command_generators import Flow, command
 
 CONNECTION_NAME = "busmq_spark"
 _REFUSED_ANSWER = re.compile(

@@ -16,7 +16,7 @@ import hiredis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import RedisCall
+from busmq_spark.queue.command_generators import RedisCall
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.fork_guard import other_loop_error
 from busmq_spark.redis_io.resp_codec import pack

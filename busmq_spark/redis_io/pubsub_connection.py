@@ -19,14 +19,14 @@ from typing import Any
 import hiredis
 import redis.exceptions as rx
 
-from busmq_spark.core.grouping import slices
-from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, RedisUnauthorized
+from busmq_spark.queue.grouping import slices
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.optional_commands import is_refused_nicety
 from busmq_spark.redis_io.resp_codec import pack_words
+from busmq_spark.redis_io.retry import Pauses
 from busmq_spark.redis_io.translate import translate_redis_error
 
 Listener = Callable[[bytes | None], None]

@@ -10,8 +10,8 @@ from time import monotonic
 
 import redis.exceptions as rx
 
-from busmq_spark.core.grouping import slices
 from busmq_spark.errors import BusError
+from busmq_spark.queue.grouping import slices
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.resp_codec import pack_words

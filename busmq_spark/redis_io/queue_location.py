@@ -11,8 +11,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import (
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import (
     QueueKeys,
     metadata_pattern,
     queue_name,

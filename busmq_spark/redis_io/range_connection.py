@@ -1,5 +1,5 @@
 """Connections for range reads: windows of a list, several under way, each reply taken apart in one
-buffer (core/range_reply_parser.py).
+buffer (redis_io/range_reply_parser.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import numpy as np
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import RedisCall
-from busmq_spark.core.range_reply_parser import NO_PAIRS, RangeReplyParser, ValueSpans
 from busmq_spark.errors import BusError, LinkLost, RedisCommandRefused
+from busmq_spark.queue.command_generators import RedisCall
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.range_reply_parser import NO_PAIRS, RangeReplyParser, ValueSpans
 from busmq_spark.redis_io.resp_codec import pack
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, key_of, parse_redirect
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink

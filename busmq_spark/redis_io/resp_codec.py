@@ -10,8 +10,8 @@ from typing import Any
 import redis.exceptions as rx
 from redis.utils import HIREDIS_AVAILABLE
 
-from busmq_spark.core.command_generators import Arg, RedisCall, Step
 from busmq_spark.errors import BusError, LinkLost, LocalToolMissing, RedisWritesPaused
+from busmq_spark.queue.command_generators import Arg, RedisCall, Step
 
 if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation
     raise LocalToolMissing(

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from busmq_spark.core.command_generators import RedisCall
+from busmq_spark.queue.command_generators import RedisCall
 
 NodeAddress = tuple[str, int]
 """Host and port."""

@@ -11,13 +11,13 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from busmq_spark.core.command_generators import Flow, RedisCall, Step, T, run_sync
-from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, run_sync
 from busmq_spark.redis_io.cluster_pipeline import ClusterPipeline, NodeBatch, redirection
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s, stopped_error
 from busmq_spark.redis_io.resp_codec import calls_of, script_as_eval, step_result
+from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
 from busmq_spark.redis_io.sync_link import SyncLink, stream_calls
 from busmq_spark.redis_io.translate import translate_redis_error

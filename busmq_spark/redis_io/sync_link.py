@@ -12,9 +12,8 @@ from typing import Any, Protocol, TypeVar
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import Flow, RedisCall, Step, T, run_sync
-from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, run_sync
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s, stopped_error
 from busmq_spark.redis_io.resp_codec import (
@@ -27,6 +26,7 @@ from busmq_spark.redis_io.resp_codec import (
     step_result,
     unknown_scripts,
 )
+from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 R = TypeVar("R")

@@ -6,7 +6,6 @@ import re
 
 import redis.exceptions as rx
 
-from busmq_spark.core.keys import METADATA_SUFFIX, announced_name
 from busmq_spark.errors import (
     BusError,
     LinkLost,
@@ -19,6 +18,7 @@ from busmq_spark.errors import (
     RedisWritesPaused,
     TlsFailed,
 )
+from busmq_spark.queue.keys import METADATA_SUFFIX, announced_name
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 
 CONNECTION_ERRORS = (rx.RedisError, OSError, LinkLost)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core import offsets
-from busmq_spark.core.position import Position
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.position import Position
+from busmq_spark.reading import offsets
 from busmq_spark.spark.stream_queue_acquirer import StreamQueueAcquirer
 
 SYNCHRONOUS_ACK_COMMITS = 3

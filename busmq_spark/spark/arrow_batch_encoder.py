@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.qualified_queue_names import display_name, split_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL_SOURCE
+from busmq_spark.queue.qualified_queue_names import display_name, split_name
 from busmq_spark.spark.message_times import TIMESTAMP_ARROW_TYPE, TimestampColumn
 from busmq_spark.spark.schema import FIELDS_COLUMN_NAME, TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.stored_job_fields import StoredJobFieldsReader

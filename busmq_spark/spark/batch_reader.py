@@ -11,20 +11,20 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.batch_planner import (
+from busmq_spark.errors import ConfigError, QueueMissing
+from busmq_spark.options import ReadOptions
+from busmq_spark.queue.command_generators import run_sync
+from busmq_spark.queue.position import Range
+from busmq_spark.queue.qualified_queue_names import display_name, qualified_name, split_name
+from busmq_spark.reading.batch_planner import (
     IdsAtTimesQuestion,
     check_given,
     loss_before_start,
     without_times,
 )
-from busmq_spark.core.command_generators import run_sync
-from busmq_spark.core.position import Range
-from busmq_spark.core.qualified_queue_names import display_name, qualified_name, split_name
-from busmq_spark.core.read_tasks import tasks
-from busmq_spark.core.reader_operations import QueueState
-from busmq_spark.core.times_of_ids import TimeLookupResult
-from busmq_spark.errors import ConfigError, QueueMissing
-from busmq_spark.options import ReadOptions
+from busmq_spark.reading.read_tasks import tasks
+from busmq_spark.reading.reader_operations import QueueState
+from busmq_spark.reading.times_of_ids import TimeLookupResult
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.id_time_recorder import note_times_if_allowed
 from busmq_spark.spark.queue_selection import find_queues

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from busmq_spark.core.sink import make_span
+from busmq_spark.writing.sink import make_span
 
 log = logging.getLogger("busmq_spark")
 BASE_SETTING = "spark.sql.streaming.checkpointLocation"
@@ -91,7 +91,7 @@ def _query_id(checkpoint: Path) -> str:
 
 
 def read_batch_span(checkpoint: str, batch: int) -> str:
-    """Return the span (core/sink.py) of a batch of the query with this checkpoint.
+    """Return the span (writing/sink.py) of a batch of the query with this checkpoint.
 
     It is empty where the log cannot be read from here (HDFS, S3 …).
     """

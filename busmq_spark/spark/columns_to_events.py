@@ -1,4 +1,4 @@
-"""Columns as events, CloudEvents 1.0 in JSON: what core/cloud_event.py encodes, in Spark's own
+"""Columns as events, CloudEvents 1.0 in JSON: what routing/cloud_event.py encodes, in Spark's own
 functions.
 """
 
@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.cloud_event import SPEC_VERSION
 from busmq_spark.errors import ConfigError
+from busmq_spark.routing.cloud_event import SPEC_VERSION
 from busmq_spark.spark.events_to_columns import (
     EVENT_COLUMNS,
     EXTENSION_NAME,

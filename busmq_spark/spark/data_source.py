@@ -305,7 +305,7 @@ def register(spark: SparkSession) -> None:
     """
     from pyspark import cloudpickle
 
-    from busmq_spark.core.scripts import load_all
+    from busmq_spark.queue.scripts import load_all
 
     load_all()
     # Untyped in pyspark

@@ -1,4 +1,4 @@
-"""Dead letters of a pipeline: messages that it gives up, in the form of core/dead_letter.py, in
+"""Dead letters of a pipeline: messages that it gives up, in the form of groups/dead_letter.py, in
 Spark's own functions.
 """
 
@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.cloud_event import SPEC_VERSION
-from busmq_spark.core.dead_letter import DEAD_LETTER_TYPE, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
 from busmq_spark.errors import ConfigError
 from busmq_spark.errors.foreign import MAX_ERROR_CHARACTERS
+from busmq_spark.groups.dead_letter import DEAD_LETTER_TYPE, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
 from busmq_spark.parsers import LOCAL_SOURCE
+from busmq_spark.routing.cloud_event import SPEC_VERSION
 from busmq_spark.spark.json_text_expressions import raise_bus_error
 from busmq_spark.spark.schema import refuse_equal_names
 

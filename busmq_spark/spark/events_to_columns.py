@@ -1,4 +1,4 @@
-"""Events, CloudEvents 1.0 in JSON, as columns: what core/cloud_event.py decodes, in Spark's own
+"""Events, CloudEvents 1.0 in JSON, as columns: what routing/cloud_event.py decodes, in Spark's own
 functions.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.cloud_event import SPEC_VERSION
+from busmq_spark.routing.cloud_event import SPEC_VERSION
 from busmq_spark.spark.json_text_expressions import all_of, is_json, json_string
 from busmq_spark.spark.schema import refuse_equal_names
 

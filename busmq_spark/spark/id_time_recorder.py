@@ -1,5 +1,5 @@
 """Notes when messages were seen: pushes of peers note nothing in the clock of a queue
-(core/times_of_ids.py).
+(reading/times_of_ids.py).
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from busmq_spark.core import times_of_ids
 from busmq_spark.errors import (
     ProtocolError,
     RedisCommandRefused,
     RedisUnauthorized,
     UnknownRemoteError,
 )
+from busmq_spark.reading import times_of_ids
 from busmq_spark.store.protocol import ReadStore
 
 

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType
 
-from busmq_spark.core import job as flows
-from busmq_spark.core import shared_group as groups
-from busmq_spark.core.grouping import group_by
-from busmq_spark.core.job import Fields, LeasedJob
-from busmq_spark.core.keys import JobKeys
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.groups import job as flows
+from busmq_spark.groups import shared_group as groups
+from busmq_spark.groups.job import Fields, LeasedJob
+from busmq_spark.groups.shared_group import LeasedMessage
 from busmq_spark.options import WriteOptions
+from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.keys import JobKeys
 from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES, refuse_equal_names
 from busmq_spark.spark.sink_queue_options import full_queue_wait
 from busmq_spark.spark.stores import sink_store

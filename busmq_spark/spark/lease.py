@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
-from busmq_spark.core.qualified_queue_names import display_name
 from busmq_spark.errors import QueueBusy
+from busmq_spark.queue.qualified_queue_names import display_name
 from busmq_spark.redis_io.lease_token import LEASE_MS, describe_holder, is_dead, this_machine
 from busmq_spark.store.protocol import ReadStore
 

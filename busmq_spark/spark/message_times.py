@@ -1,5 +1,5 @@
 """The column ``timestamp``: the second in which a message was there at the latest, by the clock of
-its queue (core/times_of_ids.py).
+its queue (reading/times_of_ids.py).
 
 Times within a second are left out: the clock is right to the second, and rows that are read again
 shall not differ by less.
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.position import Range
-from busmq_spark.core.times_of_ids import TimesOfIds, TimesOfIdsCollector
 from busmq_spark.errors import ProtocolError, UnknownRemoteError
+from busmq_spark.queue.position import Range
+from busmq_spark.reading.times_of_ids import TimesOfIds, TimesOfIdsCollector
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.store.protocol import ConsecutiveMessages, ReadStore
 

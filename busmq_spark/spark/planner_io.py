@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from busmq_spark.core.batch_planner import (
+from busmq_spark.queue.position import Range
+from busmq_spark.reading.batch_planner import (
     IdsAtTimesQuestion,
     IntactQueuesQuestion,
     LastIdsQuestion,
@@ -18,9 +19,8 @@ from busmq_spark.core.batch_planner import (
     QueueStatesQuestion,
     ReleaseExpiredQueue,
 )
-from busmq_spark.core.position import Range
-from busmq_spark.core.times_of_ids import TimesOfIds
-from busmq_spark.core.trigger_limits import LastIdWithinBytesQuestion
+from busmq_spark.reading.times_of_ids import TimesOfIds
+from busmq_spark.reading.trigger_limits import LastIdWithinBytesQuestion
 from busmq_spark.spark.id_time_recorder import note_times_if_allowed
 from busmq_spark.spark.message_times import fetch_times
 from busmq_spark.spark.stream_queue_acquirer import StreamQueueAcquirer

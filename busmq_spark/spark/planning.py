@@ -9,17 +9,17 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from busmq_spark.core import offsets
-from busmq_spark.core.batch_planner import AcquiredQueues, BatchPlanner
-from busmq_spark.core.command_generators import run_sync
-from busmq_spark.core.empty_batch_trigger import EmptyBatchTrigger
-from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_queue_names import split_name
-from busmq_spark.core.read_tasks import ranges, tasks
-from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.command_generators import run_sync
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.qualified_queue_names import split_name
+from busmq_spark.reading import offsets
+from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
+from busmq_spark.reading.read_tasks import ranges, tasks
+from busmq_spark.reading.times_of_ids import TimesOfIds
 from busmq_spark.spark import compat
 from busmq_spark.spark.acks import QueryAcks
+from busmq_spark.spark.empty_batch_trigger import EmptyBatchTrigger
 from busmq_spark.spark.id_time_recorder import IdTimeRecorder
 from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import PollSchedule

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from busmq_spark.core.position import Position
 from busmq_spark.errors import BusError
+from busmq_spark.queue.position import Position
 from busmq_spark.store.protocol import ReadStore
 
 LAG_INTERVAL_S = 1.0

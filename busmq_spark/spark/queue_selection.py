@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_queue_names import qualified_name, split_name
-from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import ConfigError
+from busmq_spark.groups.topic import topic_partition
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.qualified_queue_names import qualified_name, split_name
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.spark.discovery import QueueDiscoveryThread
 from busmq_spark.spark.stores import planning_store

@@ -13,11 +13,11 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.loss import loss_between
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.qualified_queue_names import display_name
-from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.qualified_queue_names import display_name
+from busmq_spark.reading.loss import loss_between
+from busmq_spark.reading.times_of_ids import TimesOfIds
 from busmq_spark.spark.arrow_batch_encoder import ArrowBatchEncoder
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.message_times import TimestampColumn

@@ -20,9 +20,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_queue_names import split_name
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.qualified_queue_names import split_name
 from busmq_spark.redis_io.lease_token import is_alive, is_dead, process_name
 from busmq_spark.spark.queue_selection import names_queue
 

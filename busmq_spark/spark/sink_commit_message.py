@@ -10,8 +10,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from busmq_spark.spark.checkpoint_offset_log import BaseLocation
 
 if TYPE_CHECKING:
-    from busmq_spark.core.sink import StagedList
-    from busmq_spark.core.sink_runs import SinkRun
+    from busmq_spark.writing.sink import StagedList
+    from busmq_spark.writing.sink_runs import SinkRun
 
 
 class SinkCommitMessage(WriterCommitMessage):

@@ -1,5 +1,5 @@
 """The half of a sink that the driver runs: it makes a staged batch visible at once, in order,
-exactly once (rules in core/sink.py).
+exactly once (rules in writing/sink.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from contextlib import suppress
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from busmq_spark.core.sink import StagedList, by_queue, targets, targets_changed
-from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.core.topic import partition_queues, topic_partition
 from busmq_spark.errors import (
     BatchChanged,
     BusError,
@@ -23,6 +20,7 @@ from busmq_spark.errors import (
     StaleBatch,
     StaleRun,
 )
+from busmq_spark.groups.topic import partition_queues, topic_partition
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.checkpoint_offset_log import (
     find_checkpoint,
@@ -35,6 +33,8 @@ from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.store.protocol import WriteStore
+from busmq_spark.writing.sink import StagedList, by_queue, targets, targets_changed
+from busmq_spark.writing.sink_runs import SinkRun
 
 log = logging.getLogger("busmq_spark")
 

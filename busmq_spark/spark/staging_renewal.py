@@ -7,11 +7,11 @@ from __future__ import annotations
 import logging
 from threading import Event, Thread
 
-from busmq_spark.core.sink import STAGE_TTL_S
-from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import BusError
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.stores import new_sink_store
+from busmq_spark.writing.sink import STAGE_TTL_S
+from busmq_spark.writing.sink_runs import SinkRun
 
 RENEWAL_INTERVAL_S = STAGE_TTL_S / 4
 """Seconds between two renewals of a task. Most tasks end before that, and have opened no connection

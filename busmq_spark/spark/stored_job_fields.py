@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from busmq_spark.core import job as flows
-from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.groups import job as flows
+from busmq_spark.queue.keys import JobKeys
 from busmq_spark.store.protocol import ConsecutiveMessages, ReadStore
 from busmq_spark.store.redis_store import RedisStore
 

@@ -12,12 +12,12 @@ from math import inf
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.caching import ProcessLocalCache
-from busmq_spark.core.qualified_queue_names import by_source
-from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
+from busmq_spark.queue.caching import ProcessLocalCache
+from busmq_spark.queue.qualified_queue_names import by_source
 from busmq_spark.redis_io import eviction
+from busmq_spark.redis_io.retry import PATIENCE_S
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import PlanningStore, PushListeners, ReadStore, WriteStore
 from busmq_spark.store.redis_push_listeners import RedisPushListeners

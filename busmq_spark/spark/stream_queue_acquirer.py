@@ -10,15 +10,20 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from busmq_spark.core.batch_planner import AcquiredQueues, first_start, starts_after, without_times
-from busmq_spark.core.command_generators import run_sync
-from busmq_spark.core.loss import Loss, count_messages_to_delete, loss_between
-from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_queue_names import display_name, split_name
-from busmq_spark.core.reader_operations import UNKNOWN_ID, AckResult
-from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError, QueueBusy, QueueMissing
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.command_generators import run_sync
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.qualified_queue_names import display_name, split_name
+from busmq_spark.queue.retention import MESSAGES_TAKEN_WARNING
+from busmq_spark.reading.batch_planner import (
+    AcquiredQueues,
+    first_start,
+    starts_after,
+    without_times,
+)
+from busmq_spark.reading.loss import Loss, count_messages_to_delete, loss_between
+from busmq_spark.reading.reader_operations import UNKNOWN_ID, AckResult
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.lease_token import is_dead, my_token
 from busmq_spark.spark import lease

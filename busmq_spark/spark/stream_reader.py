@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core import offsets
-from busmq_spark.core.caching import cached_attribute
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.caching import cached_attribute
+from busmq_spark.reading import offsets
 from busmq_spark.spark import compat
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME

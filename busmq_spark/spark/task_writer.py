@@ -8,7 +8,6 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from busmq_spark.core.sink import attempt_name as attempt_of
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
@@ -21,6 +20,7 @@ from busmq_spark.spark.staging_renewal import StagingRenewal
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.topic_partitioner import TopicPartitioner
 from busmq_spark.store.protocol import SinkAppender, WriteStore
+from busmq_spark.writing.sink import attempt_name as attempt_of
 
 RUN_ID_PROPERTY = "spark.jobGroup.id"
 """Local property: of a stream's tasks the id of the run of the query."""

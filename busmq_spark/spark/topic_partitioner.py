@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from busmq_spark.core.topic import MAX_PARTITIONS, key_hashes, partition_queue
 from busmq_spark.errors import MessageRefused
+from busmq_spark.groups.topic import MAX_PARTITIONS, key_hashes, partition_queue
 from busmq_spark.spark.sink_schema import TopicColumns, as_binary_array, filled_column
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from busmq_spark.core import event_routing
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.core.event_index import LOCAL_OWNER
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
-from busmq_spark.core.reader_operations import QueueState
+from busmq_spark.queue.command_generators import Flow, command
+from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
+from busmq_spark.reading.reader_operations import QueueState
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.routing import event_routing
+from busmq_spark.routing.event_index import LOCAL_OWNER
 from busmq_spark.store.event_table_cache import EventTableCache
 
 

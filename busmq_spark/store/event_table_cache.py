@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from busmq_spark.core.event_routing import EventRoutingTable, read_subscribers
-from busmq_spark.core.grouping import slices
+from busmq_spark.queue.grouping import slices
+from busmq_spark.routing.event_routing import EventRoutingTable, read_subscribers
 
 EVENTS_PER_STEP = 100
 """Events that are looked up before another thread has its turn."""

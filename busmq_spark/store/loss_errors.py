@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.loss import Loss
-from busmq_spark.core.position import Range
 from busmq_spark.errors import (
     CheckpointOlder,
     ConsumedElsewhere,
@@ -18,6 +14,10 @@ from busmq_spark.errors import (
     QueueRecreated,
     RedisRolledBack,
 )
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Range
+from busmq_spark.reading.loss import Loss
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.optional_commands import ask_if_allowed
 from busmq_spark.store.protocol import LossCauseEvidence

@@ -10,7 +10,7 @@ from functools import wraps
 from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from busmq_spark.core.qualified_queue_names import qualified_name
+from busmq_spark.queue.qualified_queue_names import qualified_name
 from busmq_spark.store.protocol import ReadStore
 
 P = ParamSpec("P")

@@ -14,10 +14,10 @@ from itertools import groupby
 from operator import methodcaller
 from typing import Any, TypeVar
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.qualified_queue_names import by_source, qualified_name, split_name
 from busmq_spark.errors import BusError
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.qualified_queue_names import by_source, qualified_name, split_name
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.method_forwarding import MultiQueueCallSplitter, restrict_to
 from busmq_spark.store.protocol import (

@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import OriginQueueState, Positions
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.reader_operations import AckResult, QueueState
-from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
-from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.errors import QueueFull, QueueMissing
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.queue import AttachResult
+from busmq_spark.reading.reader_operations import AckResult, QueueState
+from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.redis_io.queue_location import no_pause
+from busmq_spark.writing.mirror import OriginQueueState, Positions
+from busmq_spark.writing.sink import CommitStoppedAtMaxsize, StagedList
+from busmq_spark.writing.sink_runs import SinkRun
 
 FailureDomain: TypeAlias = tuple[str, int, str]
 """Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one failure
@@ -186,7 +186,7 @@ class ReadStore(Protocol):
 
 
 class MirrorOriginReadStore(ReadStore, Protocol):
-    """The operations of a mirror at its origin, beside the ranges (core/mirror.py)."""
+    """The operations of a mirror at its origin, beside the ranges (writing/mirror.py)."""
 
     def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginQueueState]: ...
     def read_with_spans(
@@ -216,7 +216,7 @@ class PlanningStore(ReadStore, Protocol):
         self, wanted: Mapping[str, tuple[Position, int]]
     ) -> Mapping[str, tuple[int, str] | None]:
         """Whether each queue, of Redis itself, has all that follows a position
-        (core/reader_operations.py).
+        (reading/reader_operations.py).
         """
         ...
 

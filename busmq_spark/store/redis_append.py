@@ -1,9 +1,9 @@
 """Writes of one task to Redis, several chunks under way per server, and what happens to them when
 the link breaks.
 
-Staged chunks: those in doubt are staged again in a new segment (core/sink.py), so each counts once,
-whenever a packet of the old link arrives. Pushed chunks: those in doubt are sent again; some may
-then be there twice, which is what at-least-once allows. Their order holds.
+Staged chunks: those in doubt are staged again in a new segment (writing/sink.py), so each counts
+once, whenever a packet of the old link arrives. Pushed chunks: those in doubt are sent again; some
+may then be there twice, which is what at-least-once allows. Their order holds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from busmq_spark.core.command_generators import RedisCall, command, script
-from busmq_spark.core.grouping import group_by, slices
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
-from busmq_spark.core.sink import (
+from busmq_spark.errors import LinkLost, QueueMissing, RedisCommandRefused, StagingLost
+from busmq_spark.queue.command_generators import RedisCall, command, script
+from busmq_spark.queue.grouping import group_by, slices
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
+from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.store.protocol import FullQueueWait
+from busmq_spark.writing.sink import (
     RESTART_REMEDY,
     StagedList,
     digest,
@@ -29,11 +33,7 @@ from busmq_spark.core.sink import (
     stage_more,
     total_digest,
 )
-from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.errors import LinkLost, QueueMissing, RedisCommandRefused, StagingLost
-from busmq_spark.redis_io.link_factory import Link
-from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.store.protocol import FullQueueWait
+from busmq_spark.writing.sink_runs import SinkRun
 
 MAX_FULL_CHUNKS_UNDER_WAY = 3
 """Full chunks under way at once: Redis stores one while the next is packed."""

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.command_generators import RedisCall, command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Range
-from busmq_spark.core.range_reader import (
+from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
+from busmq_spark.queue.command_generators import RedisCall, command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Range
+from busmq_spark.reading.range_reader import (
     TARGET_REPLY_BYTES,
     RangeCursor,
     ReplyRowBounds,
@@ -27,9 +28,6 @@ from busmq_spark.core.range_reader import (
     read_range_start,
     read_short_ranges,
 )
-from busmq_spark.core.range_reply_parser import ValueSpans
-from busmq_spark.core.retry import LinkRetry
-from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.range_connection import (
@@ -37,6 +35,8 @@ from busmq_spark.redis_io.range_connection import (
     AnyRangeConnection,
     range_connection,
 )
+from busmq_spark.redis_io.range_reply_parser import ValueSpans
+from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.store.loss_errors import check_life, raise_removed
 from busmq_spark.store.protocol import ConsecutiveMessages
 

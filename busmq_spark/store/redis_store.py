@@ -10,25 +10,6 @@ from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from busmq_spark.core import event_routing, sink_runs, times_of_ids
-from busmq_spark.core import idempotent_push as senders
-from busmq_spark.core import mirror as mirrors
-from busmq_spark.core import queue as queues_
-from busmq_spark.core import reader_operations as states_
-from busmq_spark.core import sink as sinks
-from busmq_spark.core import topic as topics_
-from busmq_spark.core.caching import MemoizedFunction, ProcessLocalCache
-from busmq_spark.core.command_generators import Flow, command, run_flows_together
-from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import QueueKeys, TopicKeys, server_index, sink_queues, sink_record
-from busmq_spark.core.mirror import OriginQueueState, Positions
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
-from busmq_spark.core.range_reader import TARGET_REPLY_BYTES
-from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest, QueueState
-from busmq_spark.core.sink import BatchProgressConflict, CommitStoppedAtMaxsize, StagedList
-from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.errors import (
     BatchChanged,
@@ -39,13 +20,27 @@ from busmq_spark.errors import (
     StaleRun,
     TopicMissing,
 )
+from busmq_spark.groups import topic as topics_
 from busmq_spark.options import RedisOptions, redis_options
+from busmq_spark.queue import queue as queues_
+from busmq_spark.queue.caching import MemoizedFunction, ProcessLocalCache
+from busmq_spark.queue.command_generators import Flow, command, run_flows_together
+from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.keys import QueueKeys, TopicKeys, server_index, sink_queues, sink_record
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult
+from busmq_spark.reading import reader_operations as states_
+from busmq_spark.reading import times_of_ids
+from busmq_spark.reading.range_reader import TARGET_REPLY_BYTES
+from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest, QueueState
+from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
+from busmq_spark.routing import event_routing
 from busmq_spark.store.event_subscriptions import EventSubscriptionsMixin
 from busmq_spark.store.event_table_cache import EventTableCache
 from busmq_spark.store.loss_errors import read_traces
@@ -57,6 +52,13 @@ from busmq_spark.store.protocol import (
     RowStream,
 )
 from busmq_spark.store.redis_append import RedisSinkAppender, append, stage_at
+from busmq_spark.writing import idempotent_push as senders
+from busmq_spark.writing import mirror as mirrors
+from busmq_spark.writing import sink as sinks
+from busmq_spark.writing import sink_runs
+from busmq_spark.writing.mirror import OriginQueueState, Positions
+from busmq_spark.writing.sink import BatchProgressConflict, CommitStoppedAtMaxsize, StagedList
+from busmq_spark.writing.sink_runs import SinkRun
 
 if TYPE_CHECKING:
     from busmq_spark.store.redis_range import RangeReadLinks
@@ -316,7 +318,7 @@ class RedisStore(EventSubscriptionsMixin):
     def claim_subscriptions(
         self, queues: Sequence[str], subscription: str, owner: str, most: int, most_of_secret: int
     ) -> dict[str, tuple[str, str]]:
-        """Return the owner of the subscription in each queue (core/reader_operations.py)."""
+        """Return the owner of the subscription in each queue (reading/reader_operations.py)."""
 
         def flow(part: Sequence[str]) -> Flow[list[tuple[str, str]]]:
             return states_.claim_subscriptions(
@@ -414,7 +416,7 @@ class RedisStore(EventSubscriptionsMixin):
     def push_from(
         self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]
     ) -> tuple[int, int]:
-        """Append what a sender has not sent before (core/idempotent_push.py): how many are there
+        """Append what a sender has not sent before (writing/idempotent_push.py): how many are there
         now, and the maxsize in the way (0: none).
         """
         return self._run(queue, senders.push_from(self.keys(queue), sender, sequences, values))

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from busmq_spark.core.qualified_queue_names import display_name, qualified_name
-from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.queue.qualified_queue_names import display_name, qualified_name
+from busmq_spark.redis_io.retry import LinkRetry, Pauses
 from busmq_spark.store.protocol import ReadStore
 
 T = TypeVar("T")

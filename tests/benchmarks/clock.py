@@ -9,9 +9,9 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.command_generators import RedisCall, command, script
-from busmq_spark.core.times_of_ids import NewestIdAtTime
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.command_generators import RedisCall, command, script
+from busmq_spark.reading.times_of_ids import NewestIdAtTime
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks.harness import (
     RUNS,

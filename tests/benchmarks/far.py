@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
 from busmq_spark.federation.bulk.store import (
@@ -27,6 +26,7 @@ from busmq_spark.federation.bulk.store import (
 )
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
+from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.sink_committer import SinkCommitter
 from busmq_spark.spark.sink_schema import SinkColumns

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.command_generators import command, script
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import chunks
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.command_generators import command, script
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import chunks
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 

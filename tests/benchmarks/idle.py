@@ -6,8 +6,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.keys import QueueKeys
 from tests.benchmarks.harness import Row, redis, session
 from tests.spark.monitor import Monitor
 

@@ -20,7 +20,7 @@ from typing import Any
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.jobs import Jobs
-from busmq_spark.core.command_generators import Flow, command
+from busmq_spark.queue.command_generators import Flow, command
 
 IN_FLIGHT, TOGETHER, WARM, TIMEOUT_S = 1000, 100, 100, 60
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.keys import QueueKeys
 from tests.benchmarks.harness import Row, Spread, ratios, redis, session
 
 RATE, SIZE = 1000, 100

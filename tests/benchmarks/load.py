@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 

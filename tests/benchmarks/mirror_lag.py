@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks import mirror_nats
 from tests.benchmarks.harness import Row, Spread, ratios

@@ -7,9 +7,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.command_generators import RedisCall, command, script
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.command_generators import RedisCall, command, script
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.keys import QueueKeys
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, redis, session
 
 ROWS, SIZE, TASKS = 1_000_000, 100, 2

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from busmq_spark.core import queue as q
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.topic import partition_queues
+from busmq_spark.groups.topic import partition_queues
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.keys import QueueKeys
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, redis, session
 from tests.jvm import module
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
-from busmq_spark.core.message import Message
+from busmq_spark.queue.message import Message
 from tests.bus.tools import UNTIL_S
 
 TEXTS = [

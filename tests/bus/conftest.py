@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
+from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io import endpoint
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.message import Message
-from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.groups.shared_group import LeasedMessage
+from busmq_spark.queue.message import Message
 from tests.bus.tools import UNTIL_S, redis
 
 T = TypeVar("T", Message, LeasedMessage)

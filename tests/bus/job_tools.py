@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core import dead_letter
-from busmq_spark.core.dead_letter import DeadLetter
+from busmq_spark.groups import dead_letter
+from busmq_spark.groups.dead_letter import DeadLetter
 from tests.bus.tools import UNTIL_S, redis
 
 LONG_S = 3600.0

@@ -18,10 +18,10 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.shared_group import SharedGroup
-from busmq_spark.core import dead_letter
-from busmq_spark.core.job import JobOutcome
-from busmq_spark.core.keys import QueueKeys, TopicKeys
 from busmq_spark.errors import LinkLost
+from busmq_spark.groups import dead_letter
+from busmq_spark.groups.job import JobOutcome
+from busmq_spark.queue.keys import QueueKeys, TopicKeys
 from tests.bus.group_tools import dead_letters
 from tests.bus.job_tools import until_none
 from tests.bus.lost_servers import Servers

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, RedisUnauthorized, StateError
+from busmq_spark.queue.keys import QueueKeys, server_index
 from busmq_spark.redis_io import endpoint
 from busmq_spark.redis_io.async_link import AsyncLink
 from tests.bus.conftest import OpenBus

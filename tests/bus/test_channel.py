@@ -10,11 +10,11 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core import queue as flows
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys, channel_queue
-from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError, QueueFull, StateError
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys, channel_queue
+from busmq_spark.queue.message import Message
 from tests.bus.channels import TEXTS, Seen, pair
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import until

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.keys import channel_queue
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.keys import channel_queue
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh

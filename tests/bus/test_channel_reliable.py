@@ -14,11 +14,11 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
-from busmq_spark.core import queue as flows
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueBusy, StateError
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys, channel_queue
 from tests.bus.channels import Seen, pair
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import UNTIL_S, until

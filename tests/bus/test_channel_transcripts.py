@@ -16,10 +16,10 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
-from busmq_spark.core import queue as flows
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.errors import StateError
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys, channel_queue
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
 from tests.conftest import Fresh

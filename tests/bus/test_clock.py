@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.command_generators import command
 from busmq_spark.errors import ConfigError, TimeUnknown
+from busmq_spark.queue.command_generators import command
 from tests.bus.tools import UNTIL_S, redis
 from tests.clocks import DAY, HOUR, SECOND
 from tests.conftest import Fresh

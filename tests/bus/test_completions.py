@@ -10,9 +10,9 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.jobs import Jobs
-from busmq_spark.core.job import JobOutcome
-from busmq_spark.core.keys import jobs_channel
 from busmq_spark.errors import ConfigError, Reject
+from busmq_spark.groups.job import JobOutcome
+from busmq_spark.queue.keys import jobs_channel
 from tests.bus.conftest import OpenBus
 from tests.bus.job_tools import held_ends, nothing
 from tests.bus.tools import UNTIL_S, redis, until

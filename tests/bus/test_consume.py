@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, QueueBusy, StateError
+from busmq_spark.queue.message import Message
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import LONG_S, UNTIL_S, forget_lease, ids, redis, stored, until
 from tests.conftest import Fresh

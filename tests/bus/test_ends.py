@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core import queue as flows
-from busmq_spark.core.message import PubsubMessage
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError, QueueBusy, RedisUnauthorized
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.message import PubsubMessage
 from tests.bus.tools import LONG_S, UNTIL_S, ids, stored, until
 from tests.conftest import Fresh
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import BusError, LinkLost, RedisFull, RedisUnauthorized
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.lost_servers import kill_in_sync
 from tests.bus.tools import until

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError, Reject
+from busmq_spark.groups.shared_group import LeasedMessage
 from tests.bus.test_foreign_handlers import FAILURES
 from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh

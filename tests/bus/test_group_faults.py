@@ -14,10 +14,10 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core import dead_letter
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost, QueueBusy
+from busmq_spark.groups import dead_letter
+from busmq_spark.groups.shared_group import LeasedMessage
 from tests.bus.group_tools import dead_letters, end_leases, ids, some
 from tests.bus.ledger import Ledger, wake
 from tests.bus.tools import UNTIL_S, redis, stored, until

@@ -15,9 +15,9 @@ import pytest
 from busmq_spark.bus import job_outcome_waiters
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.jobs import Jobs
-from busmq_spark.core.keys import client_channel
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import JobFailed, LinkLost
+from busmq_spark.queue.keys import client_channel
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import LONG_S, Held, held_ends, letters, nothing, until_none

@@ -18,8 +18,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
-from busmq_spark.core import dead_letter
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.groups import dead_letter
 from tests.bus import group_worker, job_process, topic_worker
 from tests.bus.group_tools import dead_letters
 from tests.bus.job_tools import held_ends

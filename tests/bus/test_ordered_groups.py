@@ -10,8 +10,8 @@ from busmq_spark.bus import ordered_group
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core import reader_operations
 from busmq_spark.errors import IdsReissued, QueueBusy, QueueRecreated, RedisRolledBack, StateError
+from busmq_spark.reading import reader_operations
 from busmq_spark.redis_io.lease_token import my_token
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import ids, some

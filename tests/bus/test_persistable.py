@@ -17,10 +17,10 @@ from busmq_spark.bus.base_persisted_object import (
     PersistedDict,
 )
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.persisted_types import to_text
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, StateError
+from busmq_spark.objects.persisted_types import to_text
+from busmq_spark.queue.command_generators import command
 from tests.bus.conftest import OpenBus, Redis
 from tests.conftest import Fresh
 from tests.support import Life, wait_in_sync

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
+from busmq_spark.queue.command_generators import command
 from tests.conftest import Fresh
 
 NAMES = ["a", "b", "c"]

@@ -9,9 +9,6 @@ import pytest
 
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.event_routing import EventPublishReceipt
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.embedded.server_set import EmbeddedStandaloneServers
 from busmq_spark.errors import (
@@ -24,7 +21,10 @@ from busmq_spark.errors import (
     RedisCommandRefused,
     TooFewEventSubscribers,
 )
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
 from busmq_spark.redis_io import endpoint
+from busmq_spark.routing.event_routing import EventPublishReceipt
 from tests.conftest import Fresh
 from tests.faults.proxy import Proxy
 from tests.layouts import LAYOUTS, servers_of

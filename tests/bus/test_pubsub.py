@@ -9,10 +9,10 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.pubsub import Pubsub
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.message import PubsubMessage
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import ConfigError, PubSubMessagesDropped, StateError
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.message import PubsubMessage
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import until
 from tests.conftest import Fresh

@@ -10,7 +10,7 @@ from typing import Any
 
 from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
+from busmq_spark.queue.command_generators import command
 from tests.conftest import Fresh
 
 OPERATIONS = json.loads(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core import queue as flows
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
+from busmq_spark.queue import queue as flows
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import LONG_S, UNTIL_S, gone, redis, renewed, stored, until
 from tests.conftest import Fresh

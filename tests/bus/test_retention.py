@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.retention import Retention
 from busmq_spark.errors import BusError, ConfigError, QueueBusy
+from busmq_spark.queue.retention import Retention
 from tests.bus.conftest import OpenBus, Redis
 from tests.bus.federated import SECRET
 from tests.conftest import Fresh

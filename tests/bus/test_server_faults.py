@@ -13,11 +13,11 @@ import pytest
 
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.event_routing import EventPublishReceipt
 from busmq_spark.embedded import EmbeddedCluster
 from busmq_spark.errors import LinkLost
 from busmq_spark.outbox import forwarder
 from busmq_spark.redis_io import endpoint
+from busmq_spark.routing.event_routing import EventPublishReceipt
 from tests.bus.loads import HOUR_S, flow, loads
 from tests.bus.lost_servers import Servers, own_servers
 from tests.bus.tools import UNTIL_S, until

@@ -15,8 +15,6 @@ from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.requester import PendingRequest, Requester
 from busmq_spark.bus.server_clock import ServerClock
 from busmq_spark.bus.service import Service
-from busmq_spark.core.keys import service_queue
-from busmq_spark.core.service import ServiceReply, decode_request
 from busmq_spark.errors import (
     ConfigError,
     MessageRefused,
@@ -24,6 +22,8 @@ from busmq_spark.errors import (
     RequestTimeout,
     StateError,
 )
+from busmq_spark.objects.service import ServiceReply, decode_request
+from busmq_spark.queue.keys import service_queue
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 

@@ -11,10 +11,10 @@ import pytest
 
 from busmq_spark.bus import base_queue, server_clock, service_provider
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import service_queue
-from busmq_spark.core.service import ServiceRequest, decode_request
 from busmq_spark.errors import LinkLost
+from busmq_spark.objects.service import ServiceRequest, decode_request
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import service_queue
 from tests.conftest import Fresh
 
 HOUR_S = 3600

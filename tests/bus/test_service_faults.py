@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.keys import service_queue
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import RedisFull
+from busmq_spark.queue.keys import service_queue
 from tests.bus.test_service import LONG_MS, pair
 from tests.bus.test_service_provider import Gate
 from tests.bus.tools import UNTIL_S

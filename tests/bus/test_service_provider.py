@@ -14,9 +14,6 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.service import Service
-from busmq_spark.core import queue as flows
-from busmq_spark.core.keys import QueueKeys, service_queue
-from busmq_spark.core.service import ServiceRequest
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -25,6 +22,9 @@ from busmq_spark.errors import (
     RequestTimeout,
     StateError,
 )
+from busmq_spark.objects.service import ServiceRequest
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.keys import QueueKeys, service_queue
 from tests.bus.conftest import OpenBus
 from tests.bus.test_service import LONG_MS, answer, end_time_of_requests, pair
 from tests.bus.tools import UNTIL_S

@@ -20,10 +20,10 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.service import Service
-from busmq_spark.core import queue as flows
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys, service_queue
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.test_service import LONG_MS, end_time_of_requests
 from tests.conftest import Fresh

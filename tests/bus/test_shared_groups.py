@@ -15,10 +15,10 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.shared_group import DEAD_LETTER_RETRY_S
-from busmq_spark.core import dead_letter
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
+from busmq_spark.groups import dead_letter
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.lease_token import LEASE_MS
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import dead_letters, end_leases, ids, some

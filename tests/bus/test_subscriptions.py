@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
 from busmq_spark.errors import ConfigError, QueueBusy, StateError
+from busmq_spark.queue.command_generators import command
 from tests.conftest import Fresh
 
 

@@ -12,9 +12,6 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.topic import Topic
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import server_index
-from busmq_spark.core.topic import GroupLag, TopicMessageId, partition_of
 from busmq_spark.embedded import EmbeddedStandaloneServers
 from busmq_spark.errors import (
     ConfigError,
@@ -24,6 +21,9 @@ from busmq_spark.errors import (
     TopicMissing,
     TopicShrinks,
 )
+from busmq_spark.groups.topic import GroupLag, TopicMessageId, partition_of
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import server_index
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
 from tests.conftest import Fresh

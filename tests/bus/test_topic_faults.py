@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core import topic as flows
-from busmq_spark.core.command_generators import command
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import LinkLost
+from busmq_spark.groups import topic as flows
+from busmq_spark.queue.command_generators import command
 from tests.bus.killable import Killable
 from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated

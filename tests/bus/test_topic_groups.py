@@ -17,8 +17,6 @@ from busmq_spark.bus import owned_partition as bus_share
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.owned_partition import OwnedPartitionMessages
-from busmq_spark.core import topic as flows
-from busmq_spark.core.message import Message
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     ConfigError,
@@ -27,6 +25,8 @@ from busmq_spark.errors import (
     RedisUnauthorized,
     StateError,
 )
+from busmq_spark.groups import topic as flows
+from busmq_spark.queue.message import Message
 from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated
 from tests.conftest import Fresh

@@ -10,9 +10,9 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
-from busmq_spark.core import dead_letter
 from busmq_spark.embedded import EmbeddedStandaloneServers
 from busmq_spark.errors import ConfigError, JobFailed, JobWaitTimeout, Reject, StateError
+from busmq_spark.groups import dead_letter
 from tests.bus.job_tools import Held, concat, nothing
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh

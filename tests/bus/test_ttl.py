@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import MIN_RECORD_TTL_S
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from tests.bus.conftest import OpenBus, Redis
 from tests.bus.test_service import LONG_MS
 from tests.conftest import Fresh

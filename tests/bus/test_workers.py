@@ -14,9 +14,9 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.job_consumer_group import JobConsumerGroup, WorkerOptions
-from busmq_spark.core.command_generators import command
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
+from busmq_spark.queue.command_generators import command
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import LONG_S, Held, concat, held_ends, letters, nothing, until_none
 from tests.bus.tools import UNTIL_S, redis, stored, until

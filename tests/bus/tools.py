@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.core.message import Message
+from busmq_spark.queue.command_generators import Flow, command
+from busmq_spark.queue.message import Message
 from tests.support import PATIENCE_S
 
 UNTIL_S = PATIENCE_S

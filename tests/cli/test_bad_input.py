@@ -14,12 +14,12 @@ import pytest
 from typer.main import get_command
 
 from busmq_spark.cli_app import app
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import push_many
-from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to, states
-from busmq_spark.core.retention import parse_limits, set_retention
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.environment import VARIABLES
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import push_many
+from busmq_spark.queue.retention import parse_limits, set_retention
+from busmq_spark.reading.reader_operations import CumulativeAckRequest, ack_to, states
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli import forked
 from tests.cli.conftest import COMMAND, Busmq, environment

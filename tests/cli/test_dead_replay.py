@@ -10,12 +10,12 @@ import json
 import pytest
 
 from busmq_spark import Bus
-from busmq_spark.core import dead_letter
-from busmq_spark.core import queue as flows
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import states
-from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.groups import dead_letter
+from busmq_spark.groups.shared_group import LeasedMessage
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.reader_operations import states
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq

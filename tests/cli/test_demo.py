@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 import pytest
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.demo.flights import FLIGHT_FIELDS, load_flights
 from busmq_spark.demo.report import next_lines
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from tests.cli.conftest import COMMAND, Busmq, environment
 from tests.conftest import link_to
 from tests.support import PATIENCE_S, wait_until

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from busmq_spark import Event
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from busmq_spark.core import dead_letter, shared_group
-from busmq_spark.core import queue as flows
-from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import chunks
-from busmq_spark.core.reader_operations import states
-from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.shared_group import LeasedMessage, SettleRequest
+from busmq_spark.groups import dead_letter, shared_group
+from busmq_spark.groups.shared_group import LeasedMessage, SettleRequest
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import chunks
+from busmq_spark.reading.reader_operations import states
+from busmq_spark.reading.reader_subscriptions import register
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.routing.cloud_event import Event
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
 from tests.stored import read_at

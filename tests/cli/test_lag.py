@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue as flows
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import subscribe
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.reader_operations import subscribe
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.clocks import HOUR, pass_by

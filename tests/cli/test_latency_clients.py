@@ -10,9 +10,6 @@ import time
 
 import pytest
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import attach, push_many
 from busmq_spark.demo.latency_clients import (
     DemoLatencyTally,
     Workload,
@@ -21,6 +18,9 @@ from busmq_spark.demo.latency_clients import (
     read_order,
     workload_clients,
 )
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import attach, push_many
 from tests.cli.conftest import environment
 from tests.conftest import Fresh, link_to
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.queue import ack, attach, close, pop, push_many
-from busmq_spark.core.reader_operations import lease
+from busmq_spark.queue.queue import ack, attach, close, pop, push_many
+from busmq_spark.reading.reader_operations import lease
 from busmq_spark.redis_io.lease_token import this_machine
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of

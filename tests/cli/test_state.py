@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import attach, pop, push_many
-from busmq_spark.core.reader_operations import subscribe
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import attach, pop, push_many
+from busmq_spark.reading.reader_operations import subscribe
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys

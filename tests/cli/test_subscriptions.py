@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import push_many
-from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to, states
-from busmq_spark.core.reader_subscriptions import ABANDONED_AFTER_S
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import push_many
+from busmq_spark.reading.reader_operations import CumulativeAckRequest, ack_to, states
+from busmq_spark.reading.reader_subscriptions import ABANDONED_AFTER_S
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh

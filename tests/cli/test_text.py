@@ -18,9 +18,9 @@ from busmq_spark.cli.terminal_text import (
     one_line,
     value_text,
 )
-from busmq_spark.core.message import MAX_ID
 from busmq_spark.demo.flight_delays import FlightDelayTotals, by_carrier, worst_hours
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.message import MAX_ID
 
 
 @given(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.topic import partition_of
 from busmq_spark.embedded import EmbeddedStandaloneServers
+from busmq_spark.groups.topic import partition_of
+from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
 from tests.cli.conftest import Busmq

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import AttachResult, attach, push_many
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import Flow, command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import AttachResult, attach, push_many
 from busmq_spark.redis_io.link_factory import Link, async_links, sync_links
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout

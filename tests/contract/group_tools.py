@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-from busmq_spark.core import shared_group as flows
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.shared_group import LeasedMessage, MessageLeaseResult
+from busmq_spark.groups import shared_group as flows
+from busmq_spark.groups.shared_group import LeasedMessage, MessageLeaseResult
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.reader_subscriptions import register
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Redis, Run

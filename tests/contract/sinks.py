@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from busmq_spark.core.command_generators import Flow, RedisCall, Step, command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sink import STAGE_TTL_S, StagedList, encode_chunks
+from busmq_spark.queue.command_generators import Flow, RedisCall, Step, command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.writing.sink import STAGE_TTL_S, StagedList, encode_chunks
 
 
 def stage(

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, reader_operations, reader_subscriptions
-from busmq_spark.core.command_generators import Step, command, run_sync
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
-from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import Step, command, run_sync
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
+from busmq_spark.reading import reader_operations, reader_subscriptions
+from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.resp_codec import calls_of
 from tests.conftest import FreshKeys

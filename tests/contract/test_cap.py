@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import dead_letter, idempotent_push, queue, reader_operations, sink
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError
+from busmq_spark.groups import dead_letter
+from busmq_spark.queue import queue
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading import reader_operations
 from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.writing import idempotent_push, sink
 from tests.contract.conftest import Born, Redis, Run
 from tests.contract.sinks import stage
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue, reader_operations, times_of_ids
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.times_of_ids import NewestIdAtTime
 from busmq_spark.errors import ConfigError, TimeUnknown
+from busmq_spark.queue import queue
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading import reader_operations, times_of_ids
+from busmq_spark.reading.times_of_ids import NewestIdAtTime
 from tests.clocks import DAY, SECOND, noted, npm_push, pass_by, store
 from tests.contract.conftest import Redis, Run
 from tests.support import Life

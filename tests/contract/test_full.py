@@ -9,22 +9,17 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import (
-    event_routing,
-    job,
-    queue,
-    reader_operations,
-    reader_subscriptions,
-    retention,
-    shared_group,
-)
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.core.keys import JobKeys, QueueKeys
-from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
-from busmq_spark.core.shared_group import LeasedMessage, SettleRequest
 from busmq_spark.errors import RedisFull
+from busmq_spark.groups import job, shared_group
+from busmq_spark.groups.shared_group import LeasedMessage, SettleRequest
+from busmq_spark.queue import queue, retention
+from busmq_spark.queue.command_generators import Flow, command
+from busmq_spark.queue.keys import JobKeys, QueueKeys
+from busmq_spark.reading import reader_operations, reader_subscriptions
+from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
+from busmq_spark.routing import event_routing
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Run
 from tests.stored import read_at

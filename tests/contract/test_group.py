@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import queue, reader_operations
-from busmq_spark.core import shared_group as flows
-from busmq_spark.core.reader_subscriptions import list_subscriptions, register, seek, unsubscribe
 from busmq_spark.errors import ConfigError, QueueBusy
+from busmq_spark.groups import shared_group as flows
+from busmq_spark.queue import queue
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.reader_subscriptions import list_subscriptions, register, seek, unsubscribe
 from tests.contract.conftest import Redis, Run
 from tests.contract.group_tools import LEASE_MS, Make, Shared, ids
 

@@ -4,8 +4,8 @@ layout, through both drivers.
 
 from __future__ import annotations
 
-from busmq_spark.core import queue
-from busmq_spark.core import shared_group as flows
+from busmq_spark.groups import shared_group as flows
+from busmq_spark.queue import queue
 from tests.contract.conftest import Redis, Run
 from tests.contract.group_tools import LEASE_MS, Make, ids
 

@@ -19,11 +19,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from busmq_spark.core import queue, reader_operations
-from busmq_spark.core import shared_group as flows
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.reader_subscriptions import register, seek
-from busmq_spark.core.shared_group import LeasedMessage, SettleRequest
+from busmq_spark.groups import shared_group as flows
+from busmq_spark.groups.shared_group import LeasedMessage, SettleRequest
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.reader_subscriptions import register, seek
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
 from tests.support import FACTOR

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import job as flows
-from busmq_spark.core.command_generators import Flow
-from busmq_spark.core.job import Answer, LeasedJob
-from busmq_spark.core.keys import JobKeys
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors.foreign import MAX_ERROR_CHARACTERS
+from busmq_spark.groups import job as flows
+from busmq_spark.groups.job import Answer, LeasedJob
+from busmq_spark.groups.shared_group import LeasedMessage
+from busmq_spark.queue.command_generators import Flow
+from busmq_spark.queue.keys import JobKeys
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.redis_layout import RedisLayout
 from tests.conftest import Fresh

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue, times_of_ids
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.lag import ReaderLag, read_lags
-from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to, states, subscribe
-from busmq_spark.core.reader_subscriptions import list_subscriptions, register
+from busmq_spark.queue import queue
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading import times_of_ids
+from busmq_spark.reading.lag import ReaderLag, read_lags
+from busmq_spark.reading.reader_operations import CumulativeAckRequest, ack_to, states, subscribe
+from busmq_spark.reading.reader_subscriptions import list_subscriptions, register
 from tests.clocks import HOUR, SECOND, npm_push, pass_by
 from tests.contract.conftest import Redis, Run
 

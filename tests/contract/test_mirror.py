@@ -13,13 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core import mirror as flows
-from busmq_spark.core import queue, reader_operations, shared_group, times_of_ids
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.dead_letter import put_back
-from busmq_spark.core.idempotent_push import push_from
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import (
+from busmq_spark.errors import MirrorStopped, QueueIsMirror, QueueMissing
+from busmq_spark.groups import shared_group
+from busmq_spark.groups.dead_letter import put_back
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading import reader_operations, times_of_ids
+from busmq_spark.reading.reader_subscriptions import register
+from busmq_spark.writing import mirror as flows
+from busmq_spark.writing.idempotent_push import push_from
+from busmq_spark.writing.mirror import (
     NEWEST_MESSAGE,
     NO_MARK,
     MirrorAppendResult,
@@ -27,9 +31,7 @@ from busmq_spark.core.mirror import (
     MirrorOf,
     OriginQueueState,
 )
-from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.sink import StagedList, commit
-from busmq_spark.errors import MirrorStopped, QueueIsMirror, QueueMissing
+from busmq_spark.writing.sink import StagedList, commit
 from tests.clocks import npm_push
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, reader_operations
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import Message
-from busmq_spark.core.reader_operations import CumulativeAckRequest
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import Message
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.reader_operations import CumulativeAckRequest
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys, link_to
 from tests.contract.conftest import Run

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_generators import script
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import MessageRefused
+from busmq_spark.queue.command_generators import script
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.clocks import noted
 from tests.contract.conftest import Born, Redis

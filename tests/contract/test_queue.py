@@ -1,13 +1,13 @@
-"""What a queue is. Reads as the specification of core/queue.py; run by both drivers."""
+"""What a queue is. Reads as the specification of queue/queue.py; run by both drivers."""
 
 from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import queue
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID, Message
-from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, MessageRefused, QueueMissing
+from busmq_spark.queue import queue
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID, Message
+from busmq_spark.queue.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.stored import read_at

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, range_reader, reader_operations, sink
-from busmq_spark.core.command_generators import Flow, command, script
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.range_reader import ValueSizeStats
-from busmq_spark.core.sink import StagedList, encode_chunks
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import Flow, command, script
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading import range_reader, reader_operations
+from busmq_spark.reading.range_reader import ValueSizeStats
 from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.writing import sink
+from busmq_spark.writing.sink import StagedList, encode_chunks
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 

@@ -9,27 +9,21 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import (
-    idempotent_push,
-    lag,
-    queue,
-    reader_operations,
-    reader_subscriptions,
-    retention,
-    shared_group,
-    times_of_ids,
-)
-from busmq_spark.core.command_generators import script
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.loss import count_messages_to_delete
-from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
-from busmq_spark.core.retention import Retention, parse_limits
-from busmq_spark.core.shared_group import SettleRequest
-from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueBusy, QueueMissing, RedisUnauthorized
+from busmq_spark.groups import shared_group
+from busmq_spark.groups.shared_group import SettleRequest
+from busmq_spark.queue import queue, retention
+from busmq_spark.queue.command_generators import script
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.retention import Retention, parse_limits
+from busmq_spark.reading import lag, reader_operations, reader_subscriptions, times_of_ids
+from busmq_spark.reading.loss import count_messages_to_delete
+from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
+from busmq_spark.writing import idempotent_push
+from busmq_spark.writing.sink import StagedList, commit
 from tests.clocks import DAY, HOUR, SECOND, noted, npm_push, pass_by
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run

@@ -17,17 +17,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from busmq_spark.core import (
-    queue,
-    reader_operations,
-    reader_subscriptions,
-    retention,
-    shared_group,
-    times_of_ids,
-)
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.reader_operations import CumulativeAckRequest
-from busmq_spark.core.shared_group import SettleRequest
+from busmq_spark.groups import shared_group
+from busmq_spark.groups.shared_group import SettleRequest
+from busmq_spark.queue import queue, retention
+from busmq_spark.queue.command_generators import command
+from busmq_spark.reading import reader_operations, reader_subscriptions, times_of_ids
+from busmq_spark.reading.reader_operations import CumulativeAckRequest
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.clocks import noted, npm_push, pass_by
 from tests.conftest import FreshKeys

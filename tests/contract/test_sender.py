@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.idempotent_push import SENDER_TTL_S, push_from
-from busmq_spark.core.message import CHUNK_MESSAGES
-from busmq_spark.core.queue import attach, close, pop
 from busmq_spark.errors import QueueMissing
+from busmq_spark.queue.message import CHUNK_MESSAGES
+from busmq_spark.queue.queue import attach, close, pop
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.writing.idempotent_push import SENDER_TTL_S, push_from
 from tests.clocks import noted
 from tests.contract.conftest import Born, Redis, Run
 from tests.contract.sinks import numbered, stored

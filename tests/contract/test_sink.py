@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, sink
-from busmq_spark.core.command_generators import Flow, Step, run_sync
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.sink import CHUNKS_PER_COMMIT, CommitStoppedAtMaxsize
 from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import Flow, Step, run_sync
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.writing import sink
+from busmq_spark.writing.sink import CHUNKS_PER_COMMIT, CommitStoppedAtMaxsize
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.contract.sinks import numbered, replies, stage, stored

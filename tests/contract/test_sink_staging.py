@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import sink
-from busmq_spark.core.keys import sink_record
-from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.core.sink import STAGE_TTL_S, CommitStoppedAtMaxsize, StagedList
 from busmq_spark.errors import BatchChanged, SinkTargetsChanged, StagingLost, StaleBatch
+from busmq_spark.queue.keys import sink_record
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.writing import sink
+from busmq_spark.writing.sink import STAGE_TTL_S, CommitStoppedAtMaxsize, StagedList
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.contract.sinks import numbered, stage, stored

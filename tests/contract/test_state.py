@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, reader_operations
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.loss import loss_between
-from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.position import Position
-from busmq_spark.core.queue import MIN_RECORD_TTL_S
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import MAX_ID
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.loss import loss_between
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import queue, reader_operations
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import CumulativeAckRequest
-from busmq_spark.core.reader_subscriptions import (
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import QueueBusy
+from busmq_spark.queue import queue
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.reader_operations import CumulativeAckRequest
+from busmq_spark.reading.reader_subscriptions import (
     ABANDONED_AFTER_S,
     QueueSubscriptionStatus,
     list_subscriptions,
     unsubscribe,
 )
-from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import QueueBusy
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import BusError, ConfigError, QueueMissing
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import Flow, command
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh
 from tests.contract.conftest import Run

@@ -14,23 +14,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from busmq_spark.core import (
-    queue,
-    range_reader,
-    reader_operations,
-    reader_subscriptions,
-    retention,
-    shared_group,
-    sink,
-    times_of_ids,
-)
-from busmq_spark.core.command_generators import Flow, RedisCall, command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import CHUNK_MESSAGES, chunks
-from busmq_spark.core.reader_operations import QUEUES_PER_CALL, CumulativeAckRequest
-from busmq_spark.core.sink import StagedList, encode_chunks
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.groups import shared_group
+from busmq_spark.queue import queue, retention
+from busmq_spark.queue.command_generators import Flow, RedisCall, command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import CHUNK_MESSAGES, chunks
+from busmq_spark.reading import range_reader, reader_operations, reader_subscriptions, times_of_ids
+from busmq_spark.reading.reader_operations import QUEUES_PER_CALL, CumulativeAckRequest
 from busmq_spark.store import redis_range
+from busmq_spark.writing import sink
+from busmq_spark.writing.sink import StagedList, encode_chunks
 from tests.conftest import FreshKeys, link_to
 from tests.stored import read_at
 from tests.support import PATIENCE_S

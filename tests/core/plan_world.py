@@ -7,7 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core.batch_planner import (
+from busmq_spark.queue.message import MAX_ID
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.qualified_queue_names import qualified_name
+from busmq_spark.reading.batch_planner import (
     IdsAtTimesQuestion,
     IntactQueuesQuestion,
     LastIdsQuestion,
@@ -18,14 +21,11 @@ from busmq_spark.core.batch_planner import (
     QueueStatesQuestion,
     ReleaseExpiredQueue,
 )
-from busmq_spark.core.loss import loss_between
-from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.offsets import position_of
-from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_queue_names import qualified_name
-from busmq_spark.core.reader_operations import QueueState
-from busmq_spark.core.times_of_ids import TimeLookupResult
-from busmq_spark.core.trigger_limits import LastIdWithinBytesQuestion
+from busmq_spark.reading.loss import loss_between
+from busmq_spark.reading.offsets import position_of
+from busmq_spark.reading.reader_operations import QueueState
+from busmq_spark.reading.times_of_ids import TimeLookupResult
+from busmq_spark.reading.trigger_limits import LastIdWithinBytesQuestion
 
 
 class LostInTest(Exception):

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.batch_planner import AcquiredQueues, BatchPlanner, Planning
-from busmq_spark.core.command_generators import run_sync
-from busmq_spark.core.position import Position
 from busmq_spark.errors import BusError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.command_generators import run_sync
+from busmq_spark.queue.position import Position
+from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner, Planning
 from tests.core.plan_world import LostInTest, World, name_of, positions
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "plans-v1.json").read_text("utf-8"))[

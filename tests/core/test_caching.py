@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from threading import Lock
 
-from busmq_spark.core.caching import MemoizedFunction, ProcessLocalCache, cached_attribute
+from busmq_spark.queue.caching import MemoizedFunction, ProcessLocalCache, cached_attribute
 
 
 class Square:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.channel_frames import (
+from busmq_spark.errors import ConfigError, ProtocolError
+from busmq_spark.objects.channel_frames import (
     ChannelAckTracker,
     ChannelFrameKind,
     carries_application_message,
@@ -14,8 +15,7 @@ from busmq_spark.core.channel_frames import (
     frame_body,
     frame_kind,
 )
-from busmq_spark.core.message import Message
-from busmq_spark.errors import ConfigError, ProtocolError
+from busmq_spark.queue.message import Message
 
 kinds = st.sampled_from(ChannelFrameKind)
 # What was handed over, one id after the other: whether it waits for an ack, and the acks of the

@@ -8,21 +8,6 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue, reader_operations, sink
-from busmq_spark.core.command_generators import (
-    Flow,
-    RedisCall,
-    Step,
-    command,
-    run_async,
-    run_sync,
-    script,
-)
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import CHUNK_MESSAGES, Message
-from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
-from busmq_spark.core.scripts import load
-from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -31,6 +16,23 @@ from busmq_spark.errors import (
     StagingLost,
     StaleBatch,
 )
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import (
+    Flow,
+    RedisCall,
+    Step,
+    command,
+    run_async,
+    run_sync,
+    script,
+)
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import CHUNK_MESSAGES, Message
+from busmq_spark.queue.scripts import load
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest
+from busmq_spark.writing import sink
+from busmq_spark.writing.sink import CommitStoppedAtMaxsize, StagedList
 
 KEYS = QueueKeys("q")
 

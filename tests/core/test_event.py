@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark import Event
-from busmq_spark.core.dead_letter import decode_letter, make_dead_letter
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import MessageRefused
+from busmq_spark.groups.dead_letter import decode_letter, make_dead_letter
+from busmq_spark.groups.shared_group import LeasedMessage
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "cloudevents-v1.json").read_text())
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

@@ -13,10 +13,6 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.dead_letter import decode_letter, make_dead_letter
-from busmq_spark.core.message import Message, encode_value
-from busmq_spark.core.service import error_object
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import MessageRefused, MessageUnreadable, QueueMissing
 from busmq_spark.errors.foreign import (
     MAX_ERROR_CHARACTERS,
@@ -26,6 +22,10 @@ from busmq_spark.errors.foreign import (
     plain_text,
     stack_text,
 )
+from busmq_spark.groups.dead_letter import decode_letter, make_dead_letter
+from busmq_spark.groups.shared_group import LeasedMessage
+from busmq_spark.objects.service import error_object
+from busmq_spark.queue.message import Message, encode_value
 
 
 class NamelessMeta(type):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core import job
-from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.groups import job
+from busmq_spark.queue.keys import JobKeys
 
 JSON = st.recursive(
     st.none()

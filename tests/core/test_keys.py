@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.keys import (
+from busmq_spark.queue.keys import (
     QueueKeys,
     is_reply_queue,
     metadata_pattern,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core import message
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_VALUE_BYTES, chunks
 from busmq_spark.errors import MessageRefused
+from busmq_spark.queue import message
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_VALUE_BYTES, chunks
 
 
 class Sized(bytes):

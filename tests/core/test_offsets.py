@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.offsets import (
+from busmq_spark.errors import ConfigError
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.qualified_queue_names import qualified_name
+from busmq_spark.reading.offsets import (
     INITIAL_OFFSET,
     OffsetCodec,
     decode,
@@ -18,9 +21,6 @@ from busmq_spark.core.offsets import (
     last_id_before_batch,
     links_of,
 )
-from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_queue_names import qualified_name
-from busmq_spark.errors import ConfigError
 
 VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))
 GOLDEN, LINKED = VECTORS["vectors"], VECTORS["linked"]

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core import event_routing
-from busmq_spark.core.event_index import owners_of
-from busmq_spark.core.event_patterns import (
+from busmq_spark.errors import ConfigError
+from busmq_spark.routing import event_routing
+from busmq_spark.routing.event_index import owners_of
+from busmq_spark.routing.event_patterns import (
     check_key,
     check_pattern,
     covers,
@@ -18,7 +19,6 @@ from busmq_spark.core.event_patterns import (
     matches,
     overlaps,
 )
-from busmq_spark.errors import ConfigError
 
 words = st.sampled_from(["a", "b", "user", "signup", "é"])
 keys = st.lists(words, min_size=1, max_size=4).map(".".join)

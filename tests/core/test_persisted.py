@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core import persisted
-from busmq_spark.core.command_generators import RedisCall, run_sync
-from busmq_spark.core.persisted import PersistedFieldChanges, TrackedFields
-from busmq_spark.core.persisted_types import from_text, to_text
 from busmq_spark.errors import MessageRefused
+from busmq_spark.objects import persisted
+from busmq_spark.objects.persisted import PersistedFieldChanges, TrackedFields
+from busmq_spark.objects.persisted_types import from_text, to_text
+from busmq_spark.queue.command_generators import RedisCall, run_sync
 
 NAMES = ["a", "b", "c"]
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_generators import RedisCall, run_sync
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.range_reader import (
+from busmq_spark.queue.command_generators import RedisCall, run_sync
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.range_reader import (
     DEEP_WINDOW_MESSAGES,
     FIRST_REPLY_ROWS,
     MAX_COUNTED_ROWS,

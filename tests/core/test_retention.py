@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.retention import parse_limits
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.retention import parse_limits
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from busmq_spark import errors
-from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.redis_io.retry import LinkRetry, Pauses
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "retries-v1.json").read_text("utf-8"))[
     "cases"

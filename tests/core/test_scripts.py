@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.scripts import load
+import busmq_spark
+from busmq_spark.queue.scripts import ROOMS, find_file, load, script_names
 
-LUA = files("busmq_spark.core") / "lua"
-NAMES = sorted(
-    file.name.removesuffix(".lua") for file in LUA.iterdir() if file.name.endswith(".lua")
-)
+NAMES = sorted(script_names())
 _DEFINED = re.compile(r"^ *local function (\w+)")
 INCLUDED = {
     found[1]
-    for file in (LUA / "include").iterdir()
+    for room in ROOMS
+    for file in Path(busmq_spark.__path__[0], room, "lua", "include").glob("*.lua")
     for line in file.read_text("utf-8").splitlines()
     if (found := _DEFINED.match(line))
 }
+
+
+def test_no_two_scripts_have_one_name() -> None:
+    files = [
+        str(file.relative_to(folder))
+        for room in ROOMS
+        for folder in [Path(busmq_spark.__path__[0], room, "lua")]
+        for file in folder.rglob("*.lua")
+    ]
+    assert len({*files}) == len(files) > len(NAMES) == len({*NAMES})
+    assert [file for file in files if not find_file(file).is_file()] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.keys import reply_queue, service_queue
-from busmq_spark.core.service import (
+from busmq_spark.errors import MessageRefused, QueueMissing
+from busmq_spark.objects.service import (
     ABSENT,
     ServiceReply,
     ServiceRequest,
@@ -22,7 +22,7 @@ from busmq_spark.core.service import (
     error_object,
     error_text,
 )
-from busmq_spark.errors import MessageRefused, QueueMissing
+from busmq_spark.queue.keys import reply_queue, service_queue
 
 OPERATIONS = json.loads(
     (Path(__file__).parents[1] / "golden" / "service-transcripts.json").read_text("utf-8")

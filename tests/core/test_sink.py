@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.sink import (
+from busmq_spark.queue.message import MAX_ID
+from busmq_spark.writing.sink import (
     StagedList,
     decode_manifest,
     differences,

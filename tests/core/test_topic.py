@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.keys import QueueKeys, TopicKeys, is_topic, topic_name, topic_pattern
-from busmq_spark.core.topic import (
+from busmq_spark.errors import ConfigError
+from busmq_spark.groups.topic import (
     MAX_PARTITIONS,
     PushedTopicMessageIds,
     TopicMessageId,
@@ -27,7 +27,7 @@ from busmq_spark.core.topic import (
     partitions_of,
     topic_partition,
 )
-from busmq_spark.errors import ConfigError
+from busmq_spark.queue.keys import QueueKeys, TopicKeys, is_topic, topic_name, topic_pattern
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(is_topic)
 sizes = st.integers(1, MAX_PARTITIONS)

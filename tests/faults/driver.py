@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from busmq_spark import events, json_columns, to_events
-from busmq_spark.core import empty_batch_trigger
+from busmq_spark.spark import empty_batch_trigger
 from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 from busmq_spark.spark.realtime import realtime

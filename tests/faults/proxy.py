@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from busmq_spark.core.scripts import load
+from busmq_spark.queue.scripts import load
 from tests.support import PATIENCE_S
 
 SCRIPTS = (

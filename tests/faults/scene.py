@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from busmq_spark.core import queue as queues
-from busmq_spark.core.command_generators import command, script
-from busmq_spark.core.dead_letter import decode_letter
-from busmq_spark.core.keys import QueueKeys, sink_record
-from busmq_spark.core.reader_operations import QueueState, states
-from busmq_spark.core.scripts import load
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.groups.dead_letter import decode_letter
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue import queue as queues
+from busmq_spark.queue.command_generators import command, script
+from busmq_spark.queue.keys import QueueKeys, sink_record
+from busmq_spark.queue.scripts import load
+from busmq_spark.reading.reader_operations import QueueState, states
 from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.redis_layout import redis_layout

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core import queue as queues
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue import queue as queues
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command, Proxy
 from tests.faults.scene import Bus, Pipeline

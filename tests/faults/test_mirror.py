@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core import mirror as flows
-from busmq_spark.core import queue as queues
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.federation.bulk import blocking_socket
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue import queue as queues
 from busmq_spark.redis_io import connection_factory
+from busmq_spark.writing import mirror as flows
 from tests.cli.conftest import COMMAND, environment
 from tests.federation.bulk_site import SECRET, site
 from tests.federation.cutting import Cutter, cutter

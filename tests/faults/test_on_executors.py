@@ -12,13 +12,13 @@ from random import Random
 import pytest
 
 from busmq_spark.bus.bus import Bus as Program
-from busmq_spark.core import mirror as mirrors
-from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import TopicKeys
-from busmq_spark.core.retention import parse_limits, set_retention
-from busmq_spark.core.topic import open_topic, partition_of, partition_queues
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.groups.topic import open_topic, partition_of, partition_queues
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import TopicKeys
+from busmq_spark.queue.retention import parse_limits, set_retention
+from busmq_spark.routing.cloud_event import Event
+from busmq_spark.writing import mirror as mirrors
 from tests.clocks import HOUR, pass_by
 from tests.faults.job_scene import GROUP, JobPipeline, sending, settles
 from tests.faults.process import DriverProcess, is_over

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.topic import partition_of, partition_queues
+from busmq_spark.groups.topic import partition_of, partition_queues
 from tests.faults.process import DriverProcess, Garage
 from tests.faults.proxy import Command, Held, Proxy
 from tests.faults.scene import Bus, Pipeline

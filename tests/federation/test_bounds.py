@@ -7,13 +7,13 @@ from typing import Any
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.serve.server import FederationServer
+from busmq_spark.queue.command_generators import command
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

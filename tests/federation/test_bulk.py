@@ -17,12 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark import errors
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.reader_operations import AckResult, QueueState
-from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
-from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.errors import (
     BusError,
     FederationRefused,
@@ -43,9 +37,15 @@ from busmq_spark.federation.bulk.operations import (
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import _BulkSession
 from busmq_spark.federation.bulk.store import FederationBulkStore
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.queue import AttachResult
+from busmq_spark.reading.reader_operations import AckResult, QueueState
+from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions, ReadStore, WriteStore
 from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.writing.sink import CommitStoppedAtMaxsize, StagedList
+from busmq_spark.writing.sink_runs import SinkRun
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

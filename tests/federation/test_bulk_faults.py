@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.position import Range
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import FederationLost, LinkLost, WireFormatError
 from busmq_spark.federation.bulk import blocking_socket as bulk_socket
 from busmq_spark.federation.bulk.row_frames import RangeReadFrameProducer
 from busmq_spark.federation.bulk.store import FederationBulkStore
+from busmq_spark.queue.position import Range
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.position import Range
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import (
     FederationLost,
@@ -33,6 +31,8 @@ from busmq_spark.federation.bulk.server import MAX_UNANSWERED_CALLS
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore, open_store

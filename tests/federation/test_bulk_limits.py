@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.position import Range
-from busmq_spark.core.sink import StagedList
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import (
     FederationLost,
@@ -42,9 +40,11 @@ from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
 from busmq_spark.federation.gate.rights import ANYONE
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.writing.sink import StagedList
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER
 from tests.federation.bulk_site import Site, site

@@ -12,8 +12,6 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from busmq_spark.core.position import Range
-from busmq_spark.core.sink import StagedList, attempt_name
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import DataLoss, QueueMissing, WireFormatError
 from busmq_spark.federation.bulk import frames
@@ -21,8 +19,10 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.store import QUEUES_PER_CALL, FederationBulkStore
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.position import Range
 from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.writing.sink import StagedList, attempt_name
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR
 from tests.federation.bulk_site import Site, site

@@ -10,9 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sink import StagedList
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     BusError,
@@ -25,8 +22,11 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Position, Range
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.writing.sink import StagedList
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import Site, site

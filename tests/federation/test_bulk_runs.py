@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sink import STAGE_TTL_S, StagedList, attempt_name
-from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import StaleRun, WireFormatError
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.writing.sink import STAGE_TTL_S, StagedList, attempt_name
+from busmq_spark.writing.sink_runs import SinkRun
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, Store
 from tests.federation.bulk_site import Site, site

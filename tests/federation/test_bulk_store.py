@@ -11,8 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     BatchChanged,
@@ -25,10 +23,12 @@ from busmq_spark.errors import (
 )
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.position import Position, Range
 from busmq_spark.spark.message_times import fetch_times
 from busmq_spark.store.protocol import PushListeners, QueueCreateOptions
 from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.writing.sink import CommitStoppedAtMaxsize, StagedList
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER, Store, filled, read
 from tests.federation.bulk_site import Site, site

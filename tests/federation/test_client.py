@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.message import Message
 from busmq_spark.errors import (
     ConfigError,
     FederationLost,
@@ -27,6 +26,7 @@ from busmq_spark.federation.client.channel import RemoteChannel
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.queue.message import Message
 from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import far, quick

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.keys import announced_name
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.client.queue_location_listener import (
     MAX_ANNOUNCED_TTL_S,
     _parse_announcement,
 )
+from busmq_spark.queue.keys import announced_name
 from tests.bus.tools import redis, until
 from tests.conftest import Fresh
 from tests.federation.far import far

@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.federation_clients import FederationClients
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import Far, far, quick

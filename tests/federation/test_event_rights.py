@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.event_routing import read_subscribers, subscribe_as_peer
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY
-from busmq_spark.core.position import Position, Range
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     BusError,
@@ -35,7 +32,10 @@ from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target_bus import RedisOutboxTarget
+from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY
+from busmq_spark.queue.position import Position, Range
 from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.routing.event_routing import read_subscribers, subscribe_as_peer
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.core.position import Position
-from busmq_spark.core.queue import close
-from busmq_spark.core.reader_subscriptions import register, unsubscribe
-from busmq_spark.core.sink import StagedList, attempt_name
-from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireFormatError
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.queue.command_generators import Flow, command
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.queue import close
+from busmq_spark.reading.reader_subscriptions import register, unsubscribe
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.writing.sink import StagedList, attempt_name
+from busmq_spark.writing.sink_runs import SinkRun
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import Site, site

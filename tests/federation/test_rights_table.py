@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError, FederationRefused
 from busmq_spark.federation.bulk.operation_rights import KEYS_OF_OPERATION
@@ -22,6 +21,7 @@ from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.grants import GRANT_SETTINGS, VERB_SETS, VERBS, Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import filled

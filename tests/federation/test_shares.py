@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.position import Position
-from busmq_spark.core.sink import StagedList, attempt_name
-from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import FederationRefused, WireFormatError
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.position import Position
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.writing.sink import StagedList, attempt_name
+from busmq_spark.writing.sink_runs import SinkRun
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import filled
 from tests.federation.bulk_site import Site, site

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.keys import channel_queue
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
 from busmq_spark.federation.serve.memory_trim import MemoryTrimTrigger
+from busmq_spark.queue.keys import channel_queue
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

@@ -14,30 +14,18 @@ from dataclasses import fields
 from typing import Any
 
 from busmq_spark import __version__, errors, options, parsers
-from busmq_spark.core import (
-    empty_batch_trigger,
-    keys,
-    message,
-    offsets,
-    queue,
-    range_reader,
-    read_tasks,
-    reader_operations,
-    retention,
-    retry,
-    sink,
-    sink_runs,
-    times_of_ids,
-    topic,
-)
 from busmq_spark.errors import BusError, DataLoss
+from busmq_spark.groups import topic
 from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
+from busmq_spark.queue import keys, message, queue, retention
+from busmq_spark.reading import offsets, range_reader, read_tasks, reader_operations, times_of_ids
 from busmq_spark.redis_io import (
     cluster_pipeline,
     cluster_seeds,
     connection_factory,
     eviction,
     lease_token,
+    retry,
     sentinel,
     slots,
     translate,
@@ -48,6 +36,7 @@ from busmq_spark.spark import (
     checkpoint_offset_log,
     compat,
     discovery,
+    empty_batch_trigger,
     jar,
     lease,
     polling,
@@ -57,6 +46,7 @@ from busmq_spark.spark import (
     stream_queue_acquirer,
 )
 from busmq_spark.store import redis_range
+from busmq_spark.writing import sink, sink_runs
 from tests.jvm.module import MODULE
 
 FILE = MODULE / "src" / "main" / "resources" / "busmq" / "spark" / "contract.json"

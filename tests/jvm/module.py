@@ -17,7 +17,11 @@ ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "jvm-shim"
 JAR = MODULE / "target" / JAR_NAME
 # What is in the jar is made of these.
-SOURCES = (MODULE / "pom.xml", MODULE / "src" / "main", ROOT / "busmq_spark" / "core" / "lua")
+SOURCES = (
+    MODULE / "pom.xml",
+    MODULE / "src" / "main",
+    *sorted((ROOT / "busmq_spark").glob("*/lua")),
+)
 
 
 def javac() -> Path | None:

@@ -7,15 +7,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from busmq_spark.core import scripts
 from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
+from busmq_spark.queue import scripts
 from busmq_spark.redis_io import urls as urls_module
 from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.starting_offsets import AtTime
@@ -271,9 +270,7 @@ def test_details_are_put_into_a_template_in_the_same_way(probe: Probe, queue: st
     )
 
 
-@pytest.mark.parametrize(
-    "name", sorted(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua"))
-)
+@pytest.mark.parametrize("name", sorted(scripts.script_names()))
 def test_a_script_has_the_same_digest_so_that_redis_keeps_it_once(probe: Probe, name: str) -> None:
     assert probe("digest", "", script=name) == scripts.load(name).digest
 

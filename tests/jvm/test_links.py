@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.core import scripts
-from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.embedded import (
     EmbeddedCluster,
     EmbeddedRedis,
     EmbeddedSentinel,
     EmbeddedStandaloneServers,
 )
+from busmq_spark.queue import scripts
+from busmq_spark.queue.keys import QueueKeys, server_index
 from busmq_spark.redis_io import queue_location
 from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.conftest import Fresh, link_to

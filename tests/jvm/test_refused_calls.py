@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost
+from busmq_spark.queue.keys import QueueKeys
 from tests.jvm.probe import Probe, Refused
 from tests.jvm.test_links import ONCE, push, url
 from tests.redis_io.fakes import FakeRedis

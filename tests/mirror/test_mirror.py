@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core import queue as queues
-from busmq_spark.core import reader_operations
-from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
@@ -25,6 +22,9 @@ from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyRange, CopyRang
 from busmq_spark.mirror.origin_reader import read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue import queue as queues
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.reader_subscriptions import register
 from busmq_spark.store.protocol import MirrorOriginReadStore
 from tests.clocks import npm_push
 from tests.conftest import Fresh

@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from busmq_spark.core.mirror import OriginQueueState
-from busmq_spark.core.reader_operations import fingerprint
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import (
     CopyRange,
@@ -23,6 +21,8 @@ from busmq_spark.mirror.mirror_copier import MirrorCopier
 from busmq_spark.mirror.origin_reader import LookedAtQueue
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics
+from busmq_spark.reading.reader_operations import fingerprint
+from busmq_spark.writing.mirror import OriginQueueState
 
 
 class Here:

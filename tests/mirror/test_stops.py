@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core import mirror as flows
-from busmq_spark.core import queue as queues
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost, MirrorStopped, QueueIsMirror, StateError
 from busmq_spark.metrics import Metrics
@@ -20,6 +18,8 @@ from busmq_spark.mirror.origin_reader import look_at_queues
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue import queue as queues
+from busmq_spark.writing import mirror as flows
 from tests.clocks import npm_push
 from tests.conftest import Fresh
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, of, url

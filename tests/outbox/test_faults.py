@@ -16,11 +16,11 @@ from random import Random
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
+from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink

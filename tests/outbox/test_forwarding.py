@@ -15,13 +15,13 @@ import pytest
 
 from busmq_spark import Outbox
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, MessageRefused, OutboxNotDrained, QueueBusy, StateError
 from busmq_spark.outbox import forwarder, report, sql
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target_opener import lane_of
+from busmq_spark.queue.message import CHUNK_MESSAGES
+from busmq_spark.routing.cloud_event import Event
 from tests.conftest import Fresh
 from tests.faults.test_acl import rights
 from tests.outbox.conftest import Place, drain, numbered

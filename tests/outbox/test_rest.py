@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.outbox import forwarder, sql
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target_bus import RedisOutboxTarget
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.support import PATIENCE_S, lasting_port, wait_until

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.federation.npm_servers.npm_queue import READER_FIELD
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.peers.npm import Npm

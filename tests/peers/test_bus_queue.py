@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.message import Message
+from busmq_spark.queue.message import Message
 from tests.bus.tools import ids, redis, until
 from tests.conftest import Fresh
 from tests.layouts import LAYOUTS, servers_of

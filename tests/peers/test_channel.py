@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys, channel_queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys, channel_queue
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.channels import TEXTS, Seen
 from tests.bus.test_channel_reliable import next_texts

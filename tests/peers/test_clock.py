@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from busmq_spark import Bus
-from busmq_spark.core import queue as flows
-from busmq_spark.core import times_of_ids
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import TimeUnknown
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading import times_of_ids
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.clocks import SECOND, noted, pass_by
 from tests.conftest import Fresh

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Position, Range
 from busmq_spark.errors import (
     BusError,
     IdsReissued,
@@ -20,6 +18,8 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.npm_servers import remote_npm_queue
 from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
 from busmq_spark.federation.npm_servers.store import FederationNpmStore
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Position, Range
 from busmq_spark.store.protocol import QueueCreateOptions
 from tests.conftest import Fresh
 from tests.peers.queries import SECRET, Queries, gather, settle, upto

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType, TimestampType
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import (
     BacklogWouldBeDeleted,
     ConfigError,
@@ -24,6 +23,7 @@ from busmq_spark.federation.npm_servers import remote_npm_queue
 from busmq_spark.federation.npm_servers.store import FederationNpmStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import lease, polling
 from busmq_spark.spark.sink_schema import SinkColumns

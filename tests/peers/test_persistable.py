@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_generators import command
 from busmq_spark.embedded import EmbeddedStandaloneServers
+from busmq_spark.queue.command_generators import command
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 

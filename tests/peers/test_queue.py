@@ -6,16 +6,18 @@ import threading
 
 import pytest
 
-from busmq_spark.core import queue, reader_operations, sink
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import Message
-from busmq_spark.core.range_reader import RangeCursor
-from busmq_spark.core.reader_operations import CumulativeAckRequest
-from busmq_spark.core.sink import StagedList
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import Message
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.range_reader import RangeCursor
+from busmq_spark.reading.reader_operations import CumulativeAckRequest
 from busmq_spark.redis_io.push_listener import RedisPushListenerThread
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
+from busmq_spark.writing import sink
+from busmq_spark.writing.sink import StagedList
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 from tests.stored import read_at

@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.received_request import Request
-from busmq_spark.core.keys import service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
+from busmq_spark.queue.keys import service_queue
 from tests.bus.test_service import LONG_MS, SOON_MS
 from tests.conftest import Fresh
 from tests.peers.node import Peer

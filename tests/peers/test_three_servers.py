@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.core import queue
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedStandaloneServers
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.queue_location import discover_queues, locate
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.command_generators import Flow, Step
+from busmq_spark.queue.command_generators import Flow, Step
 from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import RedisCall, command, script
 from busmq_spark.embedded.cluster import SLOTS
 from busmq_spark.errors import LinkLost, RedisCommandRefused
+from busmq_spark.queue.command_generators import RedisCall, command, script
 from busmq_spark.redis_io.async_cluster_link import _as_link_lost
 from busmq_spark.redis_io.cluster_pipeline import ASKING_COMMAND, ClusterPipeline
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds

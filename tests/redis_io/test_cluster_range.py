@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.core import queue
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedCluster
 from busmq_spark.errors import LinkLost, RedisCommandRefused
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.range_connection import ClusterRangeConnection
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue
-from busmq_spark.core.command_generators import RedisCall, command, script
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost, RedisCommandRefused, RedisUnauthorized
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import RedisCall, command, script
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io import async_link as async_link_module
 from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io import sync_link as link_module
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.retry import PATIENCE_S
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.redis_io.conftest import Driver, absent

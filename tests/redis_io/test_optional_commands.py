@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from busmq_spark import Bus
-from busmq_spark.core.command_generators import command
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import open_store

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.core import queue
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.push_listener import RedisPushListenerThread
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import RedisServerAddress, parse

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import queue, reader_operations
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys, server_index
-from busmq_spark.core.reader_operations import CumulativeAckRequest
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys, server_index
+from busmq_spark.reading import reader_operations
+from busmq_spark.reading.reader_operations import CumulativeAckRequest
 from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token
 from busmq_spark.redis_io.redis_layout import redis_layout

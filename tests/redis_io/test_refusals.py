@@ -7,10 +7,6 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from busmq_spark.core import queue, times_of_ids
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import MAX_VALUE_BYTES, Message
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     LinkLost,
@@ -20,6 +16,11 @@ from busmq_spark.errors import (
     RedisUnauthorized,
     RedisWritesPaused,
 )
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import MAX_VALUE_BYTES, Message
+from busmq_spark.reading import times_of_ids
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.redis_io.conftest import Driver, absent

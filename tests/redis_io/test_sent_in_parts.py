@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core.command_generators import command
+from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh

@@ -8,11 +8,11 @@ import asyncio
 
 import pytest
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.embedded import EmbeddedSentinel
 from busmq_spark.errors import BusError, ConfigError, LinkLost, RedisUnauthorized
+from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
+from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.redis_io.sentinel import SentinelMaster
 from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress, parse
 from tests.redis_io.conftest import Driver, absent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from busmq_spark.core.command_generators import command, script
+from busmq_spark.queue.command_generators import command, script
 from busmq_spark.redis_io.resp_codec import pack, pack_words, script_as_eval
 
 INTERRUPTED = """

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue
-from busmq_spark.core.command_generators import RedisCall, command, script
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost, RedisCommandRefused
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import RedisCall, command, script
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse

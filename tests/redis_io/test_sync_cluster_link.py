@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
 from busmq_spark.errors import ConfigError, LinkLost, RedisCommandRefused, RedisUnauthorized
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io import async_link
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds

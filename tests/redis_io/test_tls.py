@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import redis.exceptions as rx
 
-from busmq_spark.core import queue
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, LinkLost, TlsFailed
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue import queue
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.redis_layout import redis_layout

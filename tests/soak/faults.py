@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from busmq_spark.core import queue as queues
-from busmq_spark.core.command_generators import command
+from busmq_spark.queue import queue as queues
+from busmq_spark.queue.command_generators import command
 from busmq_spark.spark.jar import find_jar
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command

@@ -10,11 +10,11 @@ import signal
 import subprocess
 from contextlib import ExitStack
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN
-from busmq_spark.core.mirror import read_mirror_states
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.mirror.status import MirrorReport
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import MIRROR_REPORTS_PATTERN
+from busmq_spark.writing.mirror import read_mirror_states
 from tests.cli.conftest import COMMAND, environment
 from tests.faults.scene import Bus
 from tests.soak.drivers import Drivers

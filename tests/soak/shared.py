@@ -13,9 +13,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.dead_letter import DeadLetter, decode_letter
-from busmq_spark.core.reader_subscriptions import register
+from busmq_spark.groups.dead_letter import DeadLetter, decode_letter
+from busmq_spark.queue.command_generators import command
+from busmq_spark.reading.reader_subscriptions import register
 from tests.bus.group_worker import HANG, POISON
 from tests.bus.ledger import Ledger, Worker, wake
 from tests.soak.drivers import Drivers

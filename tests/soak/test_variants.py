@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.dead_letter import DeadLetter
-from busmq_spark.core.topic import partition_of, partition_queues
+from busmq_spark.groups.dead_letter import DeadLetter
+from busmq_spark.groups.topic import partition_of, partition_queues
 from tests.bus.ledger import Ledger
 from tests.soak.mirror import MirrorRun
 from tests.soak.run import Violation

@@ -7,10 +7,10 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 
-from busmq_spark.core import topic as topics
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import TopicKeys
-from busmq_spark.core.topic import partition_of, partition_queues
+from busmq_spark.groups import topic as topics
+from busmq_spark.groups.topic import partition_of, partition_queues
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import TopicKeys
 from busmq_spark.redis_io.queue_location import new_token
 from tests.soak.drivers import Drivers
 from tests.soak.run import Run, Violation

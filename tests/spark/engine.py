@@ -17,12 +17,11 @@ from typing import Any, Literal
 import pyspark
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from busmq_spark.core import empty_batch_trigger
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.qualified_queue_names import by_source
 from busmq_spark.options import RedisOptions
-from busmq_spark.spark import stores
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.qualified_queue_names import by_source
+from busmq_spark.spark import empty_batch_trigger, stores
 from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.stream_reader import StreamReader
 from busmq_spark.spark.tracebacks import FailingReader

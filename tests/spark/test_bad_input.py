@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import MAX_ID
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import MAX_ID
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus, Sink, Stream
 from tests.support import wait_until
 

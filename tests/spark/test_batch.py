@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedStandaloneServers
+from busmq_spark.queue.keys import QueueKeys
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus
 

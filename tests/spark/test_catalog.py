@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.topic import partition_of
+from busmq_spark.groups.topic import partition_of
+from busmq_spark.queue.keys import QueueKeys
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus
 from tests.spark.topic_tools import make_topic, partitions_of

@@ -12,14 +12,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from busmq_spark.core.keys import QueueKeys, sink_record
-from busmq_spark.core.sink import split_span
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
+from busmq_spark.queue.keys import QueueKeys, sink_record
 from busmq_spark.spark.realtime import SESSION_SETTINGS, realtime
 from busmq_spark.spark.sink_committer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
+from busmq_spark.writing.sink import split_span
 from tests.spark.conftest import Bus
 from tests.spark.lines import Lines
 from tests.support import PATIENCE_S, wait_until

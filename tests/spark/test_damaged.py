@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import BusError, QueueBusy, QueueDamaged
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.spark import lease
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine

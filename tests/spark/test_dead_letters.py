@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, expr, lit
 
 from busmq_spark import Event, dead_letters, json_columns
-from busmq_spark.core.dead_letter import decode_letter, make_dead_letter
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError
+from busmq_spark.groups.dead_letter import decode_letter, make_dead_letter
+from busmq_spark.groups.shared_group import LeasedMessage
 from tests.cli import forked
 from tests.spark.conftest import Bus
 

@@ -20,7 +20,7 @@ READING = {
     "busmq_spark.spark.batch_reader",
     "busmq_spark.spark.planning",
     "busmq_spark.spark.range_partition",
-    "busmq_spark.core.batch_planner",
+    "busmq_spark.reading.batch_planner",
 }
 WRITING = {
     "busmq_spark.spark.writer",
@@ -86,7 +86,7 @@ PROCESSES = {
         "import busmq_spark.spark.stream_reader, busmq_spark.spark.range_partition",
         LINKS
         | WRITING
-        | {"busmq_spark.spark.planning", "busmq_spark.core.batch_planner", "pyarrow.compute"},
+        | {"busmq_spark.spark.planning", "busmq_spark.reading.batch_planner", "pyarrow.compute"},
     ),
     "writes in tasks": (
         "write_into_data_source",

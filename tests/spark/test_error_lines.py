@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue.keys import QueueKeys
 from tests.spark.conftest import Bus, Sink, Stream
 from tests.support import PATIENCE_S
 

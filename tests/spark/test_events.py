@@ -1,4 +1,4 @@
-"""Events as columns and back: the same JSON as core/cloud_event.py reads and writes."""
+"""Events as columns and back: the same JSON as routing/cloud_event.py reads and writes."""
 
 from __future__ import annotations
 

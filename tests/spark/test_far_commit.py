@@ -8,13 +8,13 @@ import secrets
 
 import pytest
 
-from busmq_spark.core.sink import attempt_name
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.spark.sink_committer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
+from busmq_spark.writing.sink import attempt_name
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR
 from tests.federation.bulk_site import site

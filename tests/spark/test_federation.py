@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from busmq_spark.core.topic import partition_of
+from busmq_spark.groups.topic import partition_of
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
 from tests.conftest import Fresh

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, RedisFull
 from busmq_spark.options import WEEK_S
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.reader_subscriptions import register
 from busmq_spark.spark import discovery, lease
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Range
-from busmq_spark.core.scripts import load
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Range
+from busmq_spark.queue.scripts import load
 from busmq_spark.spark import polling, stream_reader
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh

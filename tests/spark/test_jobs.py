@@ -17,15 +17,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from busmq_spark.bus.bus import Bus as Program
-from busmq_spark.core import job as flows
-from busmq_spark.core import shared_group as groups
-from busmq_spark.core.job import LeasedJob
-from busmq_spark.core.keys import JobKeys, QueueKeys
-from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.groups import job as flows
+from busmq_spark.groups import shared_group as groups
+from busmq_spark.groups.job import LeasedJob
+from busmq_spark.groups.shared_group import LeasedMessage
 from busmq_spark.options import WriteOptions
+from busmq_spark.queue.keys import JobKeys, QueueKeys
+from busmq_spark.reading.reader_subscriptions import register
 from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.job_outcome_task_writer import JobOutcomeColumns, JobOutcomeTaskWriter
 from busmq_spark.spark.stored_job_fields import check_job_field_names

@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue.keys import QueueKeys
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus
 from tests.support import PATIENCE_S, wait_until

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.core.scripts import load
-from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
+from busmq_spark.queue.scripts import load
+from busmq_spark.writing.sink import STAGE_TTL_S
 from tests.faults.proxy import Command, Held, Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.sink_engines import SinkEngine

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.qualified_queue_names import qualified_name, split_name
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.qualified_queue_names import qualified_name, split_name
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.command_generators import run_sync
 from busmq_spark.errors import LinkLost
+from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.spark import planning
 from busmq_spark.spark.stream_reader import WAITS_FOR_LINKS_REASON
 from tests.spark.conftest import Bus

@@ -16,11 +16,11 @@ from typing import Any, cast
 
 import pytest
 
-from busmq_spark.core.qualified_queue_names import qualified_name
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
+from busmq_spark.queue.qualified_queue_names import qualified_name
 from busmq_spark.spark import lease, stores
 from busmq_spark.spark.range_partition import RangePartition
 from busmq_spark.store import multi_source_store, store_caller

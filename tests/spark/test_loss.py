@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from busmq_spark.core import queue as core
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     CheckpointOlder,
@@ -23,6 +21,8 @@ from busmq_spark.errors import (
     QueueRecreated,
     RedisRolledBack,
 )
+from busmq_spark.queue import queue as core
+from busmq_spark.queue.keys import QueueKeys
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.engine import Engine, Row
 from tests.support import PATIENCE_S, wait_until

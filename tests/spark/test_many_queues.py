@@ -12,12 +12,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from busmq_spark.core.batch_planner import AcquiredQueues, BatchPlanner
-from busmq_spark.core.command_generators import run_sync
-from busmq_spark.core.position import Position, Range
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
+from busmq_spark.queue.command_generators import run_sync
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
 from busmq_spark.spark import sink_schema
 from busmq_spark.spark.queue_selection import QueueSelection
 from busmq_spark.spark.range_partition import RangePartition

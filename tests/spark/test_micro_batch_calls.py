@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from busmq_spark.core.scripts import load
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue.scripts import load
 from tests.spark.conftest import Bus
 from tests.spark.monitor import Monitor
 from tests.support import PATIENCE_S

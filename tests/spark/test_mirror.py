@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.core import mirror as flows
-from busmq_spark.core.reader_operations import subscriptions
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.reading.reader_operations import subscriptions
+from busmq_spark.writing import mirror as flows
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, url
 from tests.support import PATIENCE_S
 

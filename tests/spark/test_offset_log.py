@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.sink import split_span
 from busmq_spark.spark.checkpoint_offset_log import (
     BaseLocation,
     find_checkpoint,
     read_batch_span,
     sync_batch_to_disk,
 )
+from busmq_spark.writing.sink import split_span
 
 ENTRY = [".crc", "entry", "offsets"]
 ALL = sorted([*ENTRY, ".metadata.crc", "above", "checkpoint", "metadata"])

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.keys import QueueKeys
 from tests.clocks import HOUR, pass_by
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
+from busmq_spark.queue.keys import QueueKeys
 from tests.spark.conftest import Bus
 from tests.support import PATIENCE_S, wait_until
 

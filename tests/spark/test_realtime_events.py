@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit
 
 from busmq_spark import Event, events, json_columns, to_events
-from busmq_spark.core.dead_letter import decode_letter
+from busmq_spark.groups.dead_letter import decode_letter
 from tests.spark.conftest import Bus
 from tests.spark.test_realtime_sink_live import Live, any_sink, live
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.core import queue as core
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, DataLoss, QueueBusy, StateError
+from busmq_spark.queue import queue as core
+from busmq_spark.queue.keys import QueueKeys
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine

@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from busmq_spark.core import queue as core
-from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.embedded import EmbeddedStandaloneServers
+from busmq_spark.queue import queue as core
+from busmq_spark.queue.keys import QueueKeys, sink_record
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.lines import Lines

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark import realtime_foreach
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.topic import partition_of
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.groups.topic import partition_of
+from busmq_spark.queue.keys import QueueKeys
 from tests.clocks import noted, npm_push
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy

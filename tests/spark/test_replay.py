@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import QueueExpired, QueueRecreated
+from busmq_spark.queue.keys import QueueKeys
 from tests.spark.conftest import Bus
 from tests.spark.engine import Crash, Engine
 from tests.spark.test_loss import Kind, closed, consumed, flushed, kinds

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.queue.keys import QueueKeys
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.live_engine import LiveEngine

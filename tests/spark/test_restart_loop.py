@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys, sink_record
-from busmq_spark.core.scripts import load
-from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BatchChanged, BusError, StaleRun
+from busmq_spark.queue.keys import QueueKeys, sink_record
+from busmq_spark.queue.scripts import load
 from busmq_spark.spark import staging_renewal
+from busmq_spark.writing.sink import STAGE_TTL_S
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.java_log import java_log

@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from busmq_spark.core import queue as core
-from busmq_spark.core.command_generators import command
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to
-from busmq_spark.core.reader_subscriptions import seek
-from busmq_spark.core.retention import parse_limits, read_retention, set_retention
 from busmq_spark.errors import BacklogWouldBeDeleted, CheckpointOlder, ConsumedElsewhere
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue import queue as core
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.retention import parse_limits, read_retention, set_retention
+from busmq_spark.reading.reader_operations import CumulativeAckRequest, ack_to
+from busmq_spark.reading.reader_subscriptions import seek
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.clocks import HOUR, pass_by

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import DataLoss, IdsReissued, RedisRolledBack
+from busmq_spark.queue.keys import QueueKeys
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.engine import Engine, Row

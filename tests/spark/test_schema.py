@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.qualified_queue_names import qualified_name, split_name
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.qualified_queue_names import qualified_name, split_name
 from busmq_spark.spark.arrow_batch_encoder import (
     BATCH_ROWS,
     SHARED_BATCH_BYTES,

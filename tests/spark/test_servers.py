@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.core import queue as core
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.embedded.binary import find_redis_server
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue import queue as core
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh

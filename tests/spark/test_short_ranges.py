@@ -9,9 +9,9 @@ from itertools import cycle
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueExpired
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.store import redis_range
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import QueueBusy
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.spark import discovery, lease
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, Query

@@ -10,10 +10,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from busmq_spark.core import queue as core
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue import queue as core
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.spark.data_source import BusmqDataSource
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus, Sink

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from busmq_spark.core.keys import sink_record
+from busmq_spark.queue.keys import sink_record
 from tests.spark.conftest import Bus
 from tests.spark.lines import Lines
 from tests.spark.test_changed_batch import JAVA, PYTHON, number, staged

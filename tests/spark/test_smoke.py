@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.queue.keys import QueueKeys
 from tests.conftest import Fresh
 from tests.jvm import module
 from tests.peers.node import need

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from busmq_spark.core import message
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import MessageRefused, QueueFull, RedisFull
 from busmq_spark.options import WriteOptions
+from busmq_spark.queue import message
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.task_writer import TaskWriter
+from busmq_spark.writing.sink import STAGE_TTL_S
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.sink_engines import SinkEngine

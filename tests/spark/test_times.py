@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.core import queue as flows
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError, QueueMissing, TimeUnknown
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.keys import QueueKeys
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus

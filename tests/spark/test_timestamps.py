@@ -21,12 +21,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Range
-from busmq_spark.core.scripts import load
-from busmq_spark.core.times_of_ids import NewestIdAtTime, TimesOfIds
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Range
+from busmq_spark.queue.scripts import load
+from busmq_spark.reading.times_of_ids import NewestIdAtTime, TimesOfIds
 from busmq_spark.spark.arrow_batch_encoder import ArrowBatchEncoder
 from busmq_spark.spark.message_times import TimestampColumn
 from busmq_spark.spark.schema import check_source_schema

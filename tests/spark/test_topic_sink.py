@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from busmq_spark.core.keys import QueueKeys, TopicKeys
-from busmq_spark.core.topic import key_hashes, partition_of, partition_queue
 from busmq_spark.errors import MessageRefused
+from busmq_spark.groups.topic import key_hashes, partition_of, partition_queue
+from busmq_spark.queue.keys import QueueKeys, TopicKeys
 from busmq_spark.spark.sink_schema import SinkColumns, TopicColumns
 from busmq_spark.spark.topic_partitioner import TopicPartitioner
 from tests.conftest import Fresh

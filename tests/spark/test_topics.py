@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.core import topic as core
-from busmq_spark.core.keys import QueueKeys, TopicKeys
 from busmq_spark.errors import ConfigError, QueueExpired, TopicMissing
+from busmq_spark.groups import topic as core
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import MAX_PARTITIONS, ReadOptions
+from busmq_spark.queue.keys import QueueKeys, TopicKeys
 from busmq_spark.spark import discovery
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, Stream

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from busmq_spark.core import topic as core
-from busmq_spark.core.keys import TopicKeys
+from busmq_spark.groups import topic as core
+from busmq_spark.queue.keys import TopicKeys
 from busmq_spark.redis_io.queue_location import new_token
 from tests.spark.conftest import Bus
 

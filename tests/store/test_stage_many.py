@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import sink as sinks
-from busmq_spark.core.command_generators import command
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import StagingLost
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_append import MAX_CHUNKS_UNDER_WAY, MAX_FULL_CHUNKS_UNDER_WAY
 from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.writing import sink as sinks
 from tests.conftest import Fresh
 
 pytestmark = pytest.mark.redis

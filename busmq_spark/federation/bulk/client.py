@@ -13,9 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.mirror import OriginQueueState, stored_ranges
-from busmq_spark.core.position import Range
-from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, LinkRetry
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireFormatError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
@@ -23,7 +20,10 @@ from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
+from busmq_spark.queue.position import Range
+from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S, PATIENCE_S, LinkRetry
 from busmq_spark.store.protocol import RowStream
+from busmq_spark.writing.mirror import OriginQueueState, stored_ranges
 
 READ_CREDIT_BYTES = 16 * 1024 * 1024
 """Bytes of rows that may be on their way; about four replies of Redis. Over a far link it bounds

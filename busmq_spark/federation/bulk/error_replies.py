@@ -7,7 +7,6 @@ import logging
 
 from websockets.asyncio.server import ServerConnection
 
-from busmq_spark.core.retry import FAILOVER_PATIENCE_S
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
@@ -15,6 +14,7 @@ from busmq_spark.federation.bulk.operations import encode_error
 from busmq_spark.federation.send_stall_meter import unsent_bytes
 from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.redis_layout import RedisLayout
+from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S
 
 log = logging.getLogger("busmq_spark")
 

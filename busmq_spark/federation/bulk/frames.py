@@ -26,9 +26,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireFormatError
 from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
+from busmq_spark.queue.message import refuse_constant
 
 PROTOCOL_VERSION = 1
 MAX_CALL_ID = 2**32 - 1

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from busmq_spark.core.message import CHUNK_MESSAGES
-from busmq_spark.core.position import Range
-from busmq_spark.core.sink import StagedList
-from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.core.topic import partition_queue
 from busmq_spark.federation.bulk.frames import make_wire_error
 from busmq_spark.federation.gate.grants import EVENT_KIND, VERBS
 from busmq_spark.federation.gate.rights import RequiredRight, Verbs
+from busmq_spark.groups.topic import partition_queue
+from busmq_spark.queue.message import CHUNK_MESSAGES
+from busmq_spark.queue.position import Range
+from busmq_spark.writing.sink import StagedList
+from busmq_spark.writing.sink_runs import SinkRun
 
 BROWSE_VERBS: Verbs = ("browse",)
 CONSUME_VERBS: Verbs = ("consume",)

@@ -14,13 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from busmq_spark.core.mirror import OriginQueueState
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.reader_operations import AckResult, QueueState
-from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
-from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.errors import BusError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, make_wire_error
@@ -44,7 +37,14 @@ from busmq_spark.federation.bulk.operation_rights import (
 )
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import RequiredRight
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.queue import AttachResult
+from busmq_spark.reading.reader_operations import AckResult, QueueState
+from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions
+from busmq_spark.writing.mirror import OriginQueueState
+from busmq_spark.writing.sink import CommitStoppedAtMaxsize, StagedList
+from busmq_spark.writing.sink_runs import SinkRun
 
 MAX_TEXT_LENGTH = 4096
 """Longest name, token or key."""

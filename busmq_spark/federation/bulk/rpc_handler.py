@@ -8,7 +8,7 @@ Rule 2. A peer can name only its own sinks, holders of leases and senders: the s
         other uses it.
 Rule 3. Everything may be repeated by a peer that did not see the reply, and may still be under way
         when it is. Staged chunks are identified by their place in the list, and commits by their
-        progress (core/sink.py).
+        progress (writing/sink.py).
 """
 
 from __future__ import annotations
@@ -21,18 +21,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
-from busmq_spark.core.event_patterns import check_key
-from busmq_spark.core.grouping import slices
-from busmq_spark.core.idempotent_push import SENDER_TTL_S
-from busmq_spark.core.keys import federated_prefix, is_subscription, sink_of
-from busmq_spark.core.message import CHUNK_MESSAGES
-from busmq_spark.core.mirror import Positions
-from busmq_spark.core.peer_places import claim_staged, has_place
-from busmq_spark.core.position import Position
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
-from busmq_spark.core.reader_operations import AckResult
-from busmq_spark.core.sink import STAGED_KEY_SUFFIX, CommitStoppedAtMaxsize, StagedList, by_queue
-from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import BusError, QueueMissing
 from busmq_spark.federation.bulk.frames import make_wire_error, unpack_values
 from busmq_spark.federation.bulk.operations import (
@@ -43,8 +31,20 @@ from busmq_spark.federation.bulk.operations import (
 )
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.keys import federated_prefix, is_subscription, sink_of
+from busmq_spark.queue.message import CHUNK_MESSAGES
+from busmq_spark.queue.position import Position
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult
+from busmq_spark.reading.reader_operations import AckResult
+from busmq_spark.routing.event_patterns import check_key
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.writing.idempotent_push import SENDER_TTL_S
+from busmq_spark.writing.mirror import Positions
+from busmq_spark.writing.peer_places import claim_staged, has_place
+from busmq_spark.writing.sink import STAGED_KEY_SUFFIX, CommitStoppedAtMaxsize, StagedList, by_queue
+from busmq_spark.writing.sink_runs import SinkRun
 
 _PLAIN_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
 OTHER_HOLDER = "another peer"

@@ -24,7 +24,6 @@ from typing import Any, Self
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationRefused, WireFormatError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk import frames
@@ -53,6 +52,7 @@ from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
 

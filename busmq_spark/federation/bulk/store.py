@@ -19,22 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from busmq_spark.core.grouping import slices
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import chunks
-from busmq_spark.core.mirror import OriginQueueState
-from busmq_spark.core.position import Range
-from busmq_spark.core.sink import (
-    RESTART_REMEDY,
-    CommitStoppedAtMaxsize,
-    StagedList,
-    by_queue,
-    digest,
-    encode_chunks,
-    total_digest,
-)
-from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import (
     BusError,
     FederationLost,
@@ -48,6 +32,11 @@ from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, FederationBu
 from busmq_spark.federation.bulk.operations import MAX_EVENT_KEYS_PER_CALL
 from busmq_spark.federation.bulk.push_listener import FederationPushListenerThread
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
+from busmq_spark.groups.topic import topic_partition
+from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.message import chunks
+from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.method_forwarding import (
     Method,
@@ -67,6 +56,17 @@ from busmq_spark.store.protocol import (
     SinkAppender,
     WriteStore,
 )
+from busmq_spark.writing.mirror import OriginQueueState
+from busmq_spark.writing.sink import (
+    RESTART_REMEDY,
+    CommitStoppedAtMaxsize,
+    StagedList,
+    by_queue,
+    digest,
+    encode_chunks,
+    total_digest,
+)
+from busmq_spark.writing.sink_runs import SinkRun
 
 MAX_PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other

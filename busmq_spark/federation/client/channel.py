@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.channel import BaseChannel, ChannelOptions, ConnectionState
 from busmq_spark.bus.emitter import Handler
-from busmq_spark.core.channel_frames import ChannelFrameKind
-from busmq_spark.core.message import Message, encode_value
-from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push_pipeline import RemotePushPipeline, decode_utf8
 from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
+from busmq_spark.objects.channel_frames import ChannelFrameKind
+from busmq_spark.queue.message import Message, encode_value
+from busmq_spark.queue.queue import check_id
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

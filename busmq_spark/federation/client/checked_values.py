@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from busmq_spark.core.message import MAX_ID, Message
 from busmq_spark.errors import WireFormatError
+from busmq_spark.queue.message import MAX_ID, Message
 
 
 def expect_number(found: Any, what: str) -> int:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.base_consumption import BaseConsumption, IterationPhase
 from busmq_spark.bus.consume import ConsumeOptions
-from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
 from busmq_spark.federation.client import checked_values
+from busmq_spark.queue.message import Message
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.queue import RemoteQueue

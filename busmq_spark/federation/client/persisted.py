@@ -25,9 +25,9 @@ from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.core.persisted import PersistedFieldChanges
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
+    from busmq_spark.objects.persisted import PersistedFieldChanges
 
 SERVER_TTL_S = 60
 """The ttl that the server gives at each touch."""

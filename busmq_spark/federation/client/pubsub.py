@@ -8,13 +8,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.pubsub import Pubsub
-from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push_pipeline import decode_utf8
 from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
+from busmq_spark.queue.message import encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

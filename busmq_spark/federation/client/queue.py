@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
-from busmq_spark.core.message import Message, encode_value
-from busmq_spark.core.queue import check_id
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -28,6 +26,8 @@ from busmq_spark.federation.client.remote_object_connection import error_from_ev
 from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.option_parsing import from_call
+from busmq_spark.queue.message import Message, encode_value
+from busmq_spark.queue.queue import check_id
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

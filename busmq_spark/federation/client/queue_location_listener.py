@@ -14,13 +14,13 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core import queue as flows
-from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, QueueKeys, announced_name
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import MAX_NAME_CHARACTERS, make_creation
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.keys import ANNOUNCEMENT_CHANNEL, QueueKeys, announced_name
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

@@ -14,15 +14,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.retry import (
-    PATIENCE_S,
-    Pauses,
-)  # how long a call waits for an unreachable server, as long as for Redis
 from busmq_spark.errors import BusError, FederationLost, FederationRefused
 from busmq_spark.federation.client import socket
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
+from busmq_spark.redis_io.retry import (
+    PATIENCE_S,
+    Pauses,
+)  # how long a call waits for an unreachable server, as long as for Redis
 
 STATE_POLL_S = 0.25
 END_TIMEOUT_S = 1.5

@@ -25,7 +25,6 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireFormatError
 from busmq_spark.federation.client.flow_control import (
     LARGE_WRITE_BYTES,
@@ -42,6 +41,7 @@ from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.proxies import open_tunnel_async, proxy_of
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.redis_io.fork_guard import keep_from_children
+from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from busmq_spark.core.caching import MemoizedFunction
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.address import authorization_header, check_federation_secret
 from busmq_spark.parsers import check_web_socket_url
+from busmq_spark.queue.caching import MemoizedFunction
 
 WEBSOCKET_SCHEME_OF = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 

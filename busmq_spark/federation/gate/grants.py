@@ -7,10 +7,10 @@ in ``deny`` is refused, whatever else allows it.
 Subscriptions and sinks have owners (rights.py). Patterns reach them only with their kind:
 ``subscription:billing``, ``sink:nightly-*``.
 
-Events have keys and patterns of their own (core/event_patterns.py): ``events = ["payment.*"]`` lets
-a queue be subscribed with each pattern that one of these covers.
-``deny = ["event:payment.secret"]`` refuses each pattern that some key of these falls under. Nothing
-else gives this right, and it reaches no queue.
+Events have keys and patterns of their own (routing/event_patterns.py): ``events = ["payment.*"]``
+lets a queue be subscribed with each pattern that one of these covers. ``deny =
+["event:payment.secret"]`` refuses each pattern that some key of these falls under. Nothing else
+gives this right, and it reaches no queue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal, Self, cast, get_args
 
-from busmq_spark.core.event_patterns import check_pattern, covers, overlaps
-from busmq_spark.core.keys import REPLY_QUEUE_SUFFIX
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.keys import REPLY_QUEUE_SUFFIX
+from busmq_spark.routing.event_patterns import check_pattern, covers, overlaps
 
 Verb = Literal["browse", "consume", "push", "create", "admin"]
 VERBS: tuple[Verb, ...] = get_args(Verb)

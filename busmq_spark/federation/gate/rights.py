@@ -3,7 +3,7 @@ call (bulk/operations.py, serve/objects). Pure.
 
 Rule 1. Whatever a peer asks for is first said as rights: verbs on objects, at least one.
 Rule 2. A sink belongs to the secret that uses it: sinks of two secrets are two sinks, whatever they
-        are called, and neither is a sink of a query beside the server (core/keys.py spells them
+        are called, and neither is a sink of a query beside the server (queue/keys.py spells them
         apart). ``sink:`` patterns under ``push`` leave only what they name.
 Rule 3. A subscription belongs to the secret that registered it. Others use it only where a
         ``subscription:`` pattern under ``consume`` names it, or with ``admin`` on its queue. If

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from busmq_spark.core.sink import StagedList
-from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import MessageRefused
 from busmq_spark.store.protocol import FullQueueWait, SinkAppender
+from busmq_spark.writing.sink import StagedList
+from busmq_spark.writing.sink_runs import SinkRun
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_servers.store import FederationNpmStore

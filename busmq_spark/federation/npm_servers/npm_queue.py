@@ -19,12 +19,12 @@ import time
 from collections.abc import Awaitable, Callable
 from hashlib import sha1
 
-from busmq_spark.core.loss import Loss
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.reader_operations import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
 from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.queue import AttachResult
+from busmq_spark.reading.loss import Loss
+from busmq_spark.reading.reader_operations import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.loss_errors import check_life, loss_error

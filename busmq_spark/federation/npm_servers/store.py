@@ -23,13 +23,6 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.reader_operations import AckResult, QueueState
-from busmq_spark.core.retry import LinkRetry
-from busmq_spark.core.sink import StagedList
-from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.target import FederationTarget
@@ -42,8 +35,15 @@ from busmq_spark.federation.npm_servers.npm_queue import (
     encode_text,
 )
 from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.queue import AttachResult
+from busmq_spark.reading.reader_operations import AckResult, QueueState
+from busmq_spark.reading.times_of_ids import TimesOfIds
 from busmq_spark.redis_io.queue_location import no_pause
+from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.store.protocol import ConsecutiveMessages, LossCauseEvidence, QueueCreateOptions
+from busmq_spark.writing.sink import StagedList
 
 FIRST_QUESTION_ROWS, MAX_QUESTION_ROWS, TARGET_QUESTION_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.message import CHUNK_BYTES
+from busmq_spark.queue.message import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from busmq_spark.federation.serve.connection import NpmProtocolServerConnection

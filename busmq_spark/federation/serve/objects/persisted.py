@@ -6,11 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.core import persisted
-from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.keys import persisted_key
-from busmq_spark.core.message import encode_value
-from busmq_spark.core.persisted import PersistedFieldChanges
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
 from busmq_spark.federation.serve.objects.base import (
@@ -22,6 +17,11 @@ from busmq_spark.federation.serve.objects.base import (
     refused_error,
     to_storable,
 )
+from busmq_spark.objects import persisted
+from busmq_spark.objects.persisted import PersistedFieldChanges
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.queue.keys import persisted_key
+from busmq_spark.queue.message import encode_value
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage

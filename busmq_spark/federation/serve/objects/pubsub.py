@@ -11,7 +11,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, announced_name
 from busmq_spark.errors import MessageRefused, PubSubMessagesDropped, WireFormatError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.grants import VERBS
@@ -30,11 +29,12 @@ from busmq_spark.federation.serve.objects.base import (
     ServedObject,
     to_storable,
 )
+from busmq_spark.queue.keys import ANNOUNCEMENT_CHANNEL, announced_name
 
 if TYPE_CHECKING:
-    from busmq_spark.core.message import PubsubMessage
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
+    from busmq_spark.queue.message import PubsubMessage
 
 MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 1000, 8 * 1024 * 1024
 """Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a

@@ -51,9 +51,9 @@ from busmq_spark.federation.serve.take_room import TakeRoom
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
-    from busmq_spark.core.message import Message
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
+    from busmq_spark.queue.message import Message
 
 SERVED_PREFETCH = 200
 MAX_DEFERRED_PUSHES, MAX_DEFERRED_BYTES, MAX_DEFERRED_BYTES_OF_CONNECTION = (

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.service_provider import ServeKeywords
-from busmq_spark.core.keys import REPLY_QUEUE_SUFFIX
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.serve.objects.base import (
@@ -29,6 +28,7 @@ from busmq_spark.federation.serve.objects.base import (
     whole_number_option,
 )
 from busmq_spark.federation.serve.take_room import TakeRoom
+from busmq_spark.queue.keys import REPLY_QUEUE_SUFFIX
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage

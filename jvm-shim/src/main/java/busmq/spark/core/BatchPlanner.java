@@ -16,7 +16,7 @@ import java.util.function.Function;
 
 /**
  * The planner of batches: it finds the end of the next batch from the positions before it, the
- * options, and the states of the queues, as busmq_spark/core/batch_planner.py does. It has no
+ * options, and the states of the queues, as busmq_spark/reading/batch_planner.py does. It has no
  * connection and no clock: tests/golden/plans-v1.json tests both.
  */
 public final class BatchPlanner {

@@ -12,7 +12,7 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * The offset in the checkpoint, byte for byte as the Python source writes it (busmq_spark/core/offsets.py), so that either goes on where the
+ * The offset in the checkpoint, byte for byte as the Python source writes it (busmq_spark/reading/offsets.py), so that either goes on where the
  * other stopped.
  *
  * <pre>{"v": 1, "queues": {"orders": {"born": "5f…", "last": 41, "mark": "9a…"}}}</pre>

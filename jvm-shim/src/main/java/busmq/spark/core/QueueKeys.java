@@ -4,7 +4,7 @@ import busmq.spark.SharedPythonConstants;
 import java.util.List;
 
 /**
- * Every Redis key of one queue, as {@code core/keys.py} spells them: the only place here that
+ * Every Redis key of one queue, as {@code queue/keys.py} spells them: the only place here that
  * spells a key.
  *
  * <p>{@code cluster} puts the base in braces, so that all keys of a queue share a slot.
@@ -53,7 +53,7 @@ public record QueueKeys(String name, boolean cluster) {
 
     /**
      * Hash: how far each sink and each real-time query has come in this queue; its fields are in
-     * {@code core/keys.py}.
+     * {@code queue/keys.py}.
      */
     public String sinks() {
         return base() + ":sinks";

@@ -12,8 +12,8 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * A Lua script of {@code busmq_spark/core/lua}; {@code digest} is its SHA-1 for EVALSHA. The text
- * is put together as {@code core/scripts.py} does, byte for byte, so that both implementations
+ * A Lua script of {@code busmq_spark/*&#47;lua}; {@code digest} is its SHA-1 for EVALSHA. The text
+ * is put together as {@code queue/scripts.py} does, byte for byte, so that both implementations
  * share what Redis has cached.
  */
 public record Script(String name, String text, String digest) {

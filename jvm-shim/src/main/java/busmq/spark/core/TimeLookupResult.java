@@ -8,7 +8,7 @@ import java.time.ZoneOffset;
 import java.time.format.DateTimeFormatter;
 
 /**
- * The answer of a queue's clock to a time, {@code asked}, as in busmq_spark/core/times_of_ids.py.
+ * The answer of a queue's clock to a time, {@code asked}, as in busmq_spark/reading/times_of_ids.py.
  * Times are milliseconds since 1970; 0 where they are not known.
  *
  * @param id the last id that existed before the second of that time; -1 where that is not known

@@ -9,7 +9,7 @@ import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import java.util.zip.CRC32;
 
-/** The rules of topics, as {@code core/topic.py} has them. */
+/** The rules of topics, as {@code groups/topic.py} has them. */
 public final class TopicPartitioning {
     /** Most partitions of a topic. */
     public static final int MAX_PARTITIONS = SharedPythonConstants.intNumber("maxPartitions");

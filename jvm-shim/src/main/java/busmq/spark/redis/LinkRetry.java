@@ -12,7 +12,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The rule for retries after a failure, as in busmq_spark/core/retry.py:
+ * The rule for retries after a failure, as in busmq_spark/redis_io/retry.py:
  * tests/golden/retries-v1.json tests both.
  */
 final class LinkRetry {

@@ -12,7 +12,7 @@ import java.util.List;
 
 /**
  * The text that says which staged lists make up a batch, in the order of appending (version 2, as
- * busmq_spark/core/sink.py writes it).
+ * busmq_spark/writing/sink.py writes it).
  */
 final class BatchManifestCodec {
     private static final ObjectMapper JSON = new ObjectMapper();

@@ -3,7 +3,7 @@ package busmq.spark.sink;
 import busmq.spark.SharedPythonConstants;
 
 /**
- * Which part of its sources a batch covers, as {@code core/sink.py} writes it: a digest of its
+ * Which part of its sources a batch covers, as {@code writing/sink.py} writes it: a digest of its
  * offsets, its end offsets for people, and a digest of the checkpoint's place. Each is empty where
  * it is not known; spans of older versions have no checkpoint.
  */

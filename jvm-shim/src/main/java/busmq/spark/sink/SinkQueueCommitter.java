@@ -14,7 +14,7 @@ import java.util.function.Function;
 import java.util.stream.Collectors;
 
 /**
- * The commit of a batch to one queue, call by call: {@code commit} in {@code core/sink.py}. Safe to
+ * The commit of a batch to one queue, call by call: {@code commit} in {@code writing/sink.py}. Safe to
  * repeat at any time, by any process.
  */
 final class SinkQueueCommitter {

@@ -20,7 +20,7 @@ import java.util.stream.Collectors;
 
 /**
  * The runs of a sink and their staged lists, also after a run that ended before its commit:
- * {@code core/sink_runs.py}, with the same scripts.
+ * {@code writing/sink_runs.py}, with the same scripts.
  */
 final class SinkRuns {
     private static final int NAMES_PER_CALL = SharedPythonConstants.intNumber("namesPerCall");

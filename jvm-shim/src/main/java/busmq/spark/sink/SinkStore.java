@@ -28,7 +28,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /**
- * The calls of a sink to Redis ({@code core/sink.py} has the rules). For one thread; closing it
+ * The calls of a sink to Redis ({@code writing/sink.py} has the rules). For one thread; closing it
  * gives its links back.
  */
 final class SinkStore implements AutoCloseable {

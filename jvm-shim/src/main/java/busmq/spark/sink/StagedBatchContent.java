@@ -15,7 +15,7 @@ import java.util.stream.Collectors;
 
 /**
  * The content of a batch, to distinguish it from another of the same number: its span, if known,
- * and the rows of each queue (core/sink.py).
+ * and the rows of each queue (writing/sink.py).
  */
 record StagedBatchContent(String span, List<StagedList> staged) {
     private static final int MAX_QUEUES_IN_ERROR = SharedPythonConstants.intNumber("maxQueuesInError");

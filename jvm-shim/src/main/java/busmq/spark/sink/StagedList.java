@@ -8,7 +8,7 @@ import java.util.zip.CRC32;
 /**
  * A staged list: rows of one task attempt for one queue. {@code chunks} are their sizes as (size,
  * how often). They are the rows at its head; what lies after them does not count. {@code digest}
- * distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
+ * distinguishes them from other rows ({@code writing/sink.py}); null in a manifest of version 1.
  * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or
  * that is not known.
  */
@@ -71,7 +71,7 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
 
     /**
      * The staged rows of a task for one queue: closed segments, and the one that grows.
-     * {@code core/sink.py} says why.
+     * {@code writing/sink.py} says why.
      */
     static final class OpenStagedList {
         final String queue;

@@ -11,7 +11,7 @@ import java.util.List;
  * Estimator of the messages that fit a budget of bytes. It is exact for the first 1,000 messages or
  * 1 MB. Beyond that each message counts as the longest, where writers have noted that none is much
  * longer; else one message in {@link #SAMPLE_EVERY_MESSAGES} is a sample (like {@code bytes_until}
- * of {@code core/reader_operations.py}).
+ * of {@code reading/reader_operations.py}).
  */
 final class ByteBudgetEstimator {
     private static final int SAMPLE_EVERY_MESSAGES = SharedPythonConstants.intNumber("sampleEveryMessages");

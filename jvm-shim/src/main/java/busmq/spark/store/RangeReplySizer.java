@@ -7,7 +7,7 @@ import java.util.List;
 
 /**
  * Which messages to ask for in one reply: more while it stays small, and never so many that it may
- * come to more than 15 MB (core/range_reader.py).
+ * come to more than 15 MB (reading/range_reader.py).
  */
 final class RangeReplySizer {
     /**

@@ -1,0 +1,1 @@
+"""Share a queue: groups with leases, topics, jobs and dead letters."""

@@ -1,0 +1,1 @@
+"""Persisted objects, and the messages of services and channels."""

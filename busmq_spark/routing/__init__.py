@@ -1,0 +1,1 @@
+"""Events, and the queues that they go to."""

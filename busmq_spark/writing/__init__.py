@@ -1,0 +1,1 @@
+"""Write to a queue exactly once: the sink, senders with numbers, and mirrors."""
