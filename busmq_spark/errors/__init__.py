@@ -96,8 +96,10 @@ class ConfigError(BusError):
     remedy = "Correct the option or argument that the message names."
 
 
-class LinkLost(BusError):
-    """Redis cannot be reached, did not answer in time, or is loading its data."""
+class LinkLost(BusError, ConnectionError):
+    """Redis cannot be reached, did not answer in time, or is loading its data. It is a
+    ConnectionError, too.
+    """
 
     code = "BUSMQ_LINK_LOST"
     retriable = True
@@ -260,7 +262,11 @@ class QueueFull(BusError):
     template = (
         "queue {queue!r} holds its maxsize of {maxsize} messages{waited}; {left} rows are not"
         " stored. Let a consumer drain it, or create it anew with a larger maxsize (an existing"
-        " queue keeps its own); a sink waits longer with fullTimeoutMs"
+        " queue keeps its own)"
+    )
+    remedy = (
+        "Let a consumer drain it, or create it anew with a larger maxsize (an existing queue keeps"
+        " its own); a sink waits longer with option `fullTimeoutMs`."
     )
 
 
@@ -280,8 +286,8 @@ class RequestFailed(BusError):
     template = "service {service!r}: the provider answered with an error: {reason}"
 
 
-class RequestTimeout(BusError):
-    """No provider answered a request in time."""
+class RequestTimeout(BusError, TimeoutError):
+    """No provider answered a request in time. It is a TimeoutError, too."""
 
     code = "BUSMQ_REQUEST_TIMEOUT"
     retriable = True

@@ -44,9 +44,9 @@ class JobsNotSent(BusError):
     )
 
 
-class JobWaitTimeout(BusError):
+class JobWaitTimeout(BusError, TimeoutError):
     """The groups that jobs are waited for have not all finished in time. They go on, and waiting
-    can, too. ``details["jobs"]``: ids of those jobs.
+    can, too. ``details["jobs"]``: ids of those jobs. It is a TimeoutError, too.
     """
 
     code = "BUSMQ_JOB_TIMEOUT"
@@ -61,7 +61,7 @@ class JobWaitTimeout(BusError):
         super().__init__(**{"others": f", and {others} others" if others > 0 else "", **details})
 
 
-class WorkTimeout(BusError):
+class WorkTimeout(BusError, TimeoutError):
     """A worker was not done in time: a handler was at work for longer than ``deadline_s``, or
     handlers still were when a pause had to have begun.
     """

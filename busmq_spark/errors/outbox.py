@@ -43,7 +43,7 @@ class OutboxUnusable(BusError):
     template = "the outbox {path} cannot be used: {found}; expected {expected}. {remedy}"
 
 
-class OutboxNotDrained(BusError):
+class OutboxNotDrained(BusError, TimeoutError):
     """An outbox was not drained in time. Nothing is lost: a waiting message is sent when its
     destination is there.
     """

@@ -63,6 +63,8 @@ class BulkWebSocket:
         uri = address.parse_url()
         try:
             self._socket = _dial(uri, address)
+        except FederationLost:
+            raise
         except OSError as error:
             raise self._lost_error(error.strerror or str(error) or type(error).__name__) from error
         try:
@@ -162,6 +164,8 @@ class BulkWebSocket:
                     (event for event in protocol.events_received() if isinstance(event, Response)),
                     None,
                 )
+        except FederationLost:
+            raise
         except OSError as error:
             raise self._lost_error(str(error) or type(error).__name__) from error
         self._check_handshake_response(protocol, response)

@@ -197,6 +197,8 @@ class ReconnectingWebSocket:
             self._open_s = HANDSHAKE_TIMEOUTS_S[0]
             keep_from_children(made.transport)
             return cast("ByteCountingWebSocket", made)
+        except FederationLost:
+            raise
         except InvalidStatus as error:
             location = error.response.headers.get("Location", "")
             raise handshake_error(
