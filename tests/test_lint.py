@@ -29,3 +29,13 @@ def test_lint_finds_nothing(command: list[str]) -> None:
         timeout=880,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_line_of_java_has_more_than_100_characters() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in (ROOT / "jvm-shim" / "src").rglob("*.java")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if len(line) > 100
+    ]
+    assert long == []

@@ -78,7 +78,9 @@ public final class BusException extends IllegalArgumentException implements Spar
             if (value == null) {
                 throw new IllegalArgumentException("no detail " + field.group(1));
             }
-            field.appendReplacement(out, Matcher.quoteReplacement(field.group(2) == null ? value : PyText.repr(value)));
+            field.appendReplacement(
+                    out,
+                    Matcher.quoteReplacement(field.group(2) == null ? value : PyText.repr(value)));
         }
         return field.appendTail(out).toString();
     }

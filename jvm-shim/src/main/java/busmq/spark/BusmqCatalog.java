@@ -39,10 +39,15 @@ public final class BusmqCatalog implements TableCatalog {
     public void initialize(String name, CaseInsensitiveStringMap options) {
         this.name = name;
         catalogOptions = Map.copyOf(options.asCaseSensitiveMap());
-        catalogOptions.keySet().stream().filter(key -> !key.toLowerCase(Locale.ROOT).startsWith("redis.")).findFirst().ifPresent(key -> {
-            throw BusException.configError("spark.sql.catalog." + name + "." + key + " says nothing to a catalog, which takes the redis.* options; "
-                    + "options of a read or write belong to its statement: SELECT ... FROM " + name + ".queue WITH (" + key + " = ...)");
-        });
+        catalogOptions.keySet().stream()
+                .filter(key -> !key.toLowerCase(Locale.ROOT).startsWith("redis."))
+                .findFirst()
+                .ifPresent(key -> {
+                    throw BusException.configError("spark.sql.catalog." + name + "." + key
+                            + " says nothing to a catalog, which takes the redis.* options; "
+                            + "options of a read or write belong to its statement: SELECT ... FROM "
+                            + name + ".queue WITH (" + key + " = ...)");
+                });
         Map<String, String> any = new HashMap<>(catalogOptions);
         any.put("subscribe", "any");
         redis = ReadOptions.parse(any).redis();
@@ -59,7 +64,9 @@ public final class BusmqCatalog implements TableCatalog {
             throw new NoSuchNamespaceException(namespace);
         }
         try (ReadStore store = new ReadStore(redis)) {
-            return store.discover(queue -> true).stream().map(queue -> Identifier.of(namespace, queue)).toArray(Identifier[]::new);
+            return store.discover(queue -> true).stream()
+                    .map(queue -> Identifier.of(namespace, queue))
+                    .toArray(Identifier[]::new);
         }
     }
 
@@ -73,7 +80,8 @@ public final class BusmqCatalog implements TableCatalog {
                 }
                 int partitions = store.countPartitions(table.name());
                 if (partitions > 0) {
-                    return BusmqCatalogTable.ofTopic(name, table.name(), catalogOptions, partitions);
+                    return BusmqCatalogTable.ofTopic(
+                            name, table.name(), catalogOptions, partitions);
                 }
             }
         }
@@ -81,7 +89,8 @@ public final class BusmqCatalog implements TableCatalog {
     }
 
     @Override
-    public Table createTable(Identifier table, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {
+    public Table createTable(Identifier table, TableInfo info)
+            throws TableAlreadyExistsException, NoSuchNamespaceException {
         if (table.namespace().length > 0) {
             throw new NoSuchNamespaceException(table.namespace());
         }
@@ -113,7 +122,8 @@ public final class BusmqCatalog implements TableCatalog {
     }
 
     private BusException readOnlyError(Identifier table, String what) {
-        return BusException.configError("queue " + PyText.repr(table.name()) + " is not " + what + " by SQL, which would reach messages that others wait for; "
+        return BusException.configError("queue " + PyText.repr(table.name()) + " is not " + what
+                + " by SQL, which would reach messages that others wait for; "
                 + "a queue goes when its ttl has run out");
     }
 }

@@ -38,7 +38,8 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
         this.options = WriteOptions.parse(options);
         boolean asked = options.keySet().stream().anyMatch("delivery"::equalsIgnoreCase);
         if (asked && this.options.delivery().equals("exactly-once")) {
-            throw RealTimeMode.notExactlyOnceError("foreach", "Leave the option out, or say at-least-once");
+            throw RealTimeMode.notExactlyOnceError(
+                    "foreach", "Leave the option out, or say at-least-once");
         }
     }
 
@@ -79,11 +80,21 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
             columns = SinkColumns.of(row.schema(), options.queue(), options.topic());
             topics = new TopicPartitioner(options, columns, firstPartition);
         }
-        columns.checkNotNull(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), ++rows);
-        String queue = columns.topic() != null ? topics.queueOf(new RowColumns(row))
-                : columns.queueAt() < 0 ? options.queue() : columns.checkQueueName(row.getString(columns.queueAt()));
+        columns.checkNotNull(
+                row.isNullAt(columns.valueAt()),
+                columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()),
+                ++rows);
+        String queue = columns.topic() != null
+                ? topics.queueOf(new RowColumns(row))
+                : columns.queueAt() < 0
+                        ? options.queue()
+                        : columns.checkQueueName(row.getString(columns.queueAt()));
         try {
-            sink.add(queue, columns.text() ? row.getString(columns.valueAt()).getBytes(StandardCharsets.UTF_8) : row.getAs(columns.valueAt()));
+            sink.add(
+                    queue,
+                    columns.text()
+                            ? row.getString(columns.valueAt()).getBytes(StandardCharsets.UTF_8)
+                            : row.getAs(columns.valueAt()));
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }

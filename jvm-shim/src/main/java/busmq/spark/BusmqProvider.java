@@ -38,7 +38,9 @@ public final class BusmqProvider implements TableProvider, DataSourceRegister {
         if (engine(options.asCaseSensitiveMap()) == EngineChoice.PYTHON) {
             return python().inferSchema(options);
         }
-        if (!options.isEmpty() && options.keySet().stream().noneMatch(name -> name.startsWith(TableCatalog.OPTION_PREFIX))) {
+        if (!options.isEmpty()
+                && options.keySet().stream()
+                        .noneMatch(name -> name.startsWith(TableCatalog.OPTION_PREFIX))) {
             ReadOptions.parse(options.asCaseSensitiveMap());
         }
         return SourceSchema.of(options.asCaseSensitiveMap());
@@ -50,15 +52,21 @@ public final class BusmqProvider implements TableProvider, DataSourceRegister {
     }
 
     @Override
-    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
-        return engine(properties) == EngineChoice.PYTHON ? python().getTable(schema, partitioning, properties)
+    public Table getTable(
+            StructType schema, Transform[] partitioning, Map<String, String> properties) {
+        return engine(properties) == EngineChoice.PYTHON
+                ? python().getTable(schema, partitioning, properties)
                 : new BusmqTable(shortName(), schema, properties);
     }
 
     private static EngineChoice engine(Map<String, String> options) {
         SharedPythonConstants.refuseOtherJars();
         String setting = SQLConf.get().getConfString(EngineChoice.SETTING, null);
-        return EngineChoice.of(options, setting, org.apache.spark.package$.MODULE$.SPARK_VERSION(), System.getenv());
+        return EngineChoice.of(
+                options,
+                setting,
+                org.apache.spark.package$.MODULE$.SPARK_VERSION(),
+                System.getenv());
     }
 
     /** One provider serves the schema and the table, since it caches the answers of Python. */

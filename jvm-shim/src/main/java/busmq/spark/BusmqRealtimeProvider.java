@@ -30,7 +30,8 @@ public final class BusmqRealtimeProvider implements TableProvider, DataSourceReg
     }
 
     @Override
-    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    public Table getTable(
+            StructType schema, Transform[] partitioning, Map<String, String> properties) {
         return new BusmqTable(shortName(), schema, properties);
     }
 }

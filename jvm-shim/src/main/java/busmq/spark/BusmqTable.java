@@ -24,9 +24,13 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * each use takes those that apply to it.
  */
 public final class BusmqTable implements SupportsRead, SupportsWrite {
-    private static final Set<TableCapability> CAPABILITIES =
-            Set.copyOf(EnumSet.of(TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_READ, TableCapability.STREAMING_WRITE,
-                    TableCapability.BATCH_WRITE, TableCapability.TRUNCATE, TableCapability.ACCEPT_ANY_SCHEMA));
+    private static final Set<TableCapability> CAPABILITIES = Set.copyOf(EnumSet.of(
+            TableCapability.MICRO_BATCH_READ,
+            TableCapability.BATCH_READ,
+            TableCapability.STREAMING_WRITE,
+            TableCapability.BATCH_WRITE,
+            TableCapability.TRUNCATE,
+            TableCapability.ACCEPT_ANY_SCHEMA));
     private final String name;
     private final StructType schema;
     private final Map<String, String> tableOptions = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
@@ -41,7 +45,9 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
         properties.forEach((key, value) -> {
             boolean option = key.startsWith(TableCatalog.OPTION_PREFIX);
             String plain = option ? key.substring(TableCatalog.OPTION_PREFIX.length()) : key;
-            if (option || SharedPythonConstants.takesOption("read", plain) || SharedPythonConstants.takesOption("write", plain)) {
+            if (option
+                    || SharedPythonConstants.takesOption("read", plain)
+                    || SharedPythonConstants.takesOption("write", plain)) {
                 tableOptions.put(plain, value); // others are Spark's
             }
         });
@@ -71,7 +77,8 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
         CaseInsensitiveStringMap all = optionsFor("write", "read", info.options());
-        return new BusmqWriteBuilder(all.size() == info.options().size() ? info : new BusmqLogicalWriteInfo(info, all));
+        return new BusmqWriteBuilder(
+                all.size() == info.options().size() ? info : new BusmqLogicalWriteInfo(info, all));
     }
 
     /** Spark shows it as the name of a sink, in the progress of a query. */
@@ -83,10 +90,12 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
     /**
      * The options of one use, before those of the table, without what is for the other use only.
      */
-    private CaseInsensitiveStringMap optionsFor(String use, String other, CaseInsensitiveStringMap given) {
+    private CaseInsensitiveStringMap optionsFor(
+            String use, String other, CaseInsensitiveStringMap given) {
         Map<String, String> all = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         tableOptions.forEach((name, value) -> {
-            if (SharedPythonConstants.takesOption(use, name) || !SharedPythonConstants.takesOption(other, name)) {
+            if (SharedPythonConstants.takesOption(use, name)
+                    || !SharedPythonConstants.takesOption(other, name)) {
                 all.put(name, value);
             }
         });

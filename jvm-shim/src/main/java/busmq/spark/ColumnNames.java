@@ -7,8 +7,7 @@ import org.apache.spark.sql.types.StructType;
 
 /** Checks of the names of columns. */
 public final class ColumnNames {
-    private ColumnNames() {
-    }
+    private ColumnNames() {}
 
     /**
      * Throws BUSMQ_CONFIG where two columns have one name; the case of letters does not count, as
@@ -19,8 +18,8 @@ public final class ColumnNames {
         for (String name : schema.fieldNames()) {
             String first = met.putIfAbsent(name.toLowerCase(Locale.ROOT), name);
             if (first != null) {
-                throw BusException.configError("columns " + PyText.repr(first) + " and " + PyText.repr(name) + " "
-                        + SharedPythonConstants.text("equalNamesReason"));
+                throw BusException.configError("columns " + PyText.repr(first) + " and "
+                        + PyText.repr(name) + " " + SharedPythonConstants.text("equalNamesReason"));
             }
         }
     }

@@ -69,7 +69,10 @@ public enum ErrorKind {
 
     /** The error of a code. */
     public static ErrorKind ofCode(String code) {
-        return Arrays.stream(values()).filter(kind -> kind.code.equals(code)).findFirst().orElseThrow();
+        return Arrays.stream(values())
+                .filter(kind -> kind.code.equals(code))
+                .findFirst()
+                .orElseThrow();
     }
 
     String template() {

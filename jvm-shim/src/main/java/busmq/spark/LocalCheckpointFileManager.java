@@ -29,7 +29,9 @@ public final class LocalCheckpointFileManager implements CheckpointFileManager {
         // Hadoop's, or Hive's that Spark brings: another class was configured for what it does, and
         // is left alone.
         boolean known = system.getClass().getName().startsWith("org.apache.hadoop.");
-        manager = known && system instanceof LocalFileSystem local ? new NioCheckpointFileManager(folder, local) : defaultManager(folder, settings);
+        manager = known && system instanceof LocalFileSystem local
+                ? new NioCheckpointFileManager(folder, local)
+                : defaultManager(folder, settings);
     }
 
     private static CheckpointFileManager defaultManager(Path folder, Configuration settings) {

@@ -2,8 +2,7 @@ package busmq.spark;
 
 /** Text as Python words it, so that both implementations say the same. */
 public final class PyText {
-    private PyText() {
-    }
+    private PyText() {}
 
     /** A string as Python's {@code repr} shows it. */
     public static String repr(String text) {
@@ -21,7 +20,9 @@ public final class PyText {
                     } else if (isPrintable(point)) {
                         out.appendCodePoint(point);
                     } else {
-                        out.append(String.format(point < 0x100 ? "\\x%02x" : point < 0x10000 ? "\\u%04x" : "\\U%08x", point));
+                        out.append(String.format(
+                                point < 0x100 ? "\\x%02x" : point < 0x10000 ? "\\u%04x" : "\\U%08x",
+                                point));
                     }
                 }
             }
@@ -31,8 +32,13 @@ public final class PyText {
 
     private static boolean isPrintable(int point) {
         return switch (Character.getType(point)) {
-            case Character.CONTROL, Character.FORMAT, Character.SURROGATE, Character.PRIVATE_USE, Character.UNASSIGNED,
-                    Character.LINE_SEPARATOR, Character.PARAGRAPH_SEPARATOR -> false;
+            case Character.CONTROL,
+                    Character.FORMAT,
+                    Character.SURROGATE,
+                    Character.PRIVATE_USE,
+                    Character.UNASSIGNED,
+                    Character.LINE_SEPARATOR,
+                    Character.PARAGRAPH_SEPARATOR -> false;
             case Character.SPACE_SEPARATOR -> point == ' ';
             default -> true;
         };

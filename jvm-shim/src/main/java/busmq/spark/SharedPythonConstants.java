@@ -43,7 +43,9 @@ public final class SharedPythonConstants {
     static void refuseOtherJars() {
         Map<String, String> jars = new TreeMap<>();
         try {
-            for (URL each : Collections.list(Thread.currentThread().getContextClassLoader().getResources("busmq/spark/contract.json"))) {
+            for (URL each : Collections.list(Thread.currentThread()
+                    .getContextClassLoader()
+                    .getResources("busmq/spark/contract.json"))) {
                 String jar = each.toString().replaceFirst("^jar:", "").replaceFirst("!.*", "");
                 jars.put(version(new ObjectMapper().readTree(each)), jar);
             }
@@ -51,8 +53,14 @@ public final class SharedPythonConstants {
             throw new UncheckedIOException(error);
         }
         if (jars.size() > 1) {
-            String found = jars.entrySet().stream().map(jar -> jar.getKey() + " (" + jar.getValue() + ")").collect(Collectors.joining(", "));
-            throw BusException.of(ErrorKind.JAR_VERSION, "found", "the class path of Spark has jars of busmq_spark of several versions: " + found);
+            String found = jars.entrySet().stream()
+                    .map(jar -> jar.getKey() + " (" + jar.getValue() + ")")
+                    .collect(Collectors.joining(", "));
+            throw BusException.of(
+                    ErrorKind.JAR_VERSION,
+                    "found",
+                    "the class path of Spark has jars of busmq_spark of several versions: "
+                            + found);
         }
     }
 
@@ -78,7 +86,10 @@ public final class SharedPythonConstants {
     /** The errors of a table of {@code contract.json}, in its order. */
     public static Map<String, ErrorKind> errorKinds(String name) {
         Map<String, ErrorKind> kinds = new LinkedHashMap<>();
-        ROOT.get(name).properties().forEach(entry -> kinds.put(entry.getKey(), ErrorKind.ofCode(entry.getValue().textValue())));
+        ROOT.get(name)
+                .properties()
+                .forEach(entry -> kinds.put(
+                        entry.getKey(), ErrorKind.ofCode(entry.getValue().textValue())));
         return kinds;
     }
 
@@ -97,7 +108,9 @@ public final class SharedPythonConstants {
      */
     public static String kafkaOptionHint(String name) {
         JsonNode known = ROOT.get("kafkaOptionHints").get(name);
-        return known != null ? known.textValue() : name.startsWith("kafka.") ? text("kafkaClientHint") : null;
+        return known != null
+                ? known.textValue()
+                : name.startsWith("kafka.") ? text("kafkaClientHint") : null;
     }
 
     /**
@@ -106,7 +119,9 @@ public final class SharedPythonConstants {
      */
     public static Map<String, Long> units(String of) {
         Map<String, Long> units = new LinkedHashMap<>();
-        entry("units", of).properties().forEach(entry -> units.put(entry.getKey(), entry.getValue().longValue()));
+        entry("units", of)
+                .properties()
+                .forEach(entry -> units.put(entry.getKey(), entry.getValue().longValue()));
         return units;
     }
 
@@ -122,7 +137,9 @@ public final class SharedPythonConstants {
      * whatever case.
      */
     public static boolean takesOption(String use, String name) {
-        return optionNames(use).stream().anyMatch(each -> each.equalsIgnoreCase(name) || option(each).alias().equalsIgnoreCase(name));
+        return optionNames(use).stream()
+                .anyMatch(each ->
+                        each.equalsIgnoreCase(name) || option(each).alias().equalsIgnoreCase(name));
     }
 
     /** An option of whichever use has it; an option that both have is the same in both. */
@@ -130,7 +147,8 @@ public final class SharedPythonConstants {
         for (String use : List.of("read", "write")) {
             JsonNode row = ROOT.get("options").get(use).get(name);
             if (row != null) {
-                return new Option(row.get("alias").textValue(), row.get("default").textValue());
+                return new Option(
+                        row.get("alias").textValue(), row.get("default").textValue());
             }
         }
         throw new IllegalStateException("contract.json has no option " + name);

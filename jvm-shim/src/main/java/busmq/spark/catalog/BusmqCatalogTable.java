@@ -32,24 +32,43 @@ public final class BusmqCatalogTable implements SupportsRead, SupportsWrite {
     private final Map<String, String> tableProperties;
     private final BusmqTable table;
 
-    private BusmqCatalogTable(String catalog, String name, Map<String, String> redisOptions, boolean isTopic, Map<String, String> tableProperties) {
+    private BusmqCatalogTable(
+            String catalog,
+            String name,
+            Map<String, String> redisOptions,
+            boolean isTopic,
+            Map<String, String> tableProperties) {
         this.catalog = catalog;
         this.name = name;
         this.redisOptions = redisOptions;
         this.isTopic = isTopic;
         this.tableProperties = tableProperties;
-        table = new BusmqTable(name, SourceSchema.of(Map.of("includeTopic", String.valueOf(isTopic))), Map.of());
+        table = new BusmqTable(
+                name, SourceSchema.of(Map.of("includeTopic", String.valueOf(isTopic))), Map.of());
     }
 
     /** A queue in this state. */
-    public static BusmqCatalogTable ofQueue(String catalog, String queue, Map<String, String> redis, QueueState state) {
-        return new BusmqCatalogTable(catalog, queue, redis, false, Map.of("messages", String.valueOf(state.count()), "last.id", String.valueOf(state.lastId()),
-                "ttl.s", String.valueOf(state.ttlS())));
+    public static BusmqCatalogTable ofQueue(
+            String catalog, String queue, Map<String, String> redis, QueueState state) {
+        return new BusmqCatalogTable(
+                catalog,
+                queue,
+                redis,
+                false,
+                Map.of(
+                        "messages",
+                        String.valueOf(state.count()),
+                        "last.id",
+                        String.valueOf(state.lastId()),
+                        "ttl.s",
+                        String.valueOf(state.ttlS())));
     }
 
     /** A topic with so many partitions. */
-    public static BusmqCatalogTable ofTopic(String catalog, String topic, Map<String, String> redis, int partitions) {
-        return new BusmqCatalogTable(catalog, topic, redis, true, Map.of("partitions", String.valueOf(partitions)));
+    public static BusmqCatalogTable ofTopic(
+            String catalog, String topic, Map<String, String> redis, int partitions) {
+        return new BusmqCatalogTable(
+                catalog, topic, redis, true, Map.of("partitions", String.valueOf(partitions)));
     }
 
     @Override
@@ -80,24 +99,33 @@ public final class BusmqCatalogTable implements SupportsRead, SupportsWrite {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return table.newScanBuilder(withName(options, isTopic ? "topic" : "subscribe", List.of("subscribe", "subscribePattern", "topic")));
+        return table.newScanBuilder(withName(
+                options,
+                isTopic ? "topic" : "subscribe",
+                List.of("subscribe", "subscribePattern", "topic")));
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return table.newWriteBuilder(new BusmqLogicalWriteInfo(info, withName(info.options(), isTopic ? "topic" : "queue", List.of("queue", "topic"))));
+        return table.newWriteBuilder(new BusmqLogicalWriteInfo(
+                info,
+                withName(info.options(), isTopic ? "topic" : "queue", List.of("queue", "topic"))));
     }
 
     /**
      * The options of one use, those of the catalog, and the table's own place; none of
      * {@code places} may be given beside it.
      */
-    private CaseInsensitiveStringMap withName(CaseInsensitiveStringMap options, String place, List<String> places) {
+    private CaseInsensitiveStringMap withName(
+            CaseInsensitiveStringMap options, String place, List<String> places) {
         places.stream().filter(options::containsKey).findFirst().ifPresent(named -> {
             String of = named.equals("topic") ? "a topic" : "a queue";
-            String found = named.equals("topic") == isTopic ? ", and so does the table " + PyText.repr(name())
-                    : ", and the table " + PyText.repr(name()) + (isTopic ? " a topic" : " a queue");
-            throw BusException.configError("option " + PyText.repr(named) + " names " + of + found + "; leave the option out");
+            String found = named.equals("topic") == isTopic
+                    ? ", and so does the table " + PyText.repr(name())
+                    : ", and the table " + PyText.repr(name())
+                            + (isTopic ? " a topic" : " a queue");
+            throw BusException.configError("option " + PyText.repr(named) + " names " + of + found
+                    + "; leave the option out");
         });
         Map<String, String> all = new HashMap<>(redisOptions);
         all.putAll(options.asCaseSensitiveMap());

@@ -19,7 +19,10 @@ public final class CreateTableOptionsParser {
     private static final Set<String> FORMATS = Set.of("busmq", "busmq-realtime");
     private static final Set<String> QUEUE_PROPERTIES = Set.of("ttl", "maxsize");
     /** Properties that Spark adds by itself. */
-    private static final Set<String> SPARK_PROPERTIES = Set.of(TableCatalog.PROP_PROVIDER, TableCatalog.PROP_OWNER, TableCatalog.PROP_TABLE_TYPE,
+    private static final Set<String> SPARK_PROPERTIES = Set.of(
+            TableCatalog.PROP_PROVIDER,
+            TableCatalog.PROP_OWNER,
+            TableCatalog.PROP_TABLE_TYPE,
             TableCatalog.PROP_IS_MANAGED_LOCATION);
 
     private CreateTableOptionsParser() {}
@@ -35,7 +38,8 @@ public final class CreateTableOptionsParser {
         }
         String provider = info.properties().getOrDefault(TableCatalog.PROP_PROVIDER, "busmq");
         if (!FORMATS.contains(provider)) {
-            throw BusException.configError("a table of this catalog is a queue, and none of format " + PyText.repr(provider) + "; leave USING out");
+            throw BusException.configError("a table of this catalog is a queue, and none of format "
+                    + PyText.repr(provider) + "; leave USING out");
         }
         Map<String, String> all = new HashMap<>(given);
         all.put("queue", queue);
@@ -46,11 +50,14 @@ public final class CreateTableOptionsParser {
     private static Map<String, String> queueProperties(Map<String, String> properties) {
         Map<String, String> found = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         properties.forEach((key, value) -> {
-            String name = key.startsWith(TableCatalog.OPTION_PREFIX) ? key.substring(TableCatalog.OPTION_PREFIX.length()) : key;
+            String name = key.startsWith(TableCatalog.OPTION_PREFIX)
+                    ? key.substring(TableCatalog.OPTION_PREFIX.length())
+                    : key;
             if (QUEUE_PROPERTIES.stream().anyMatch(name::equalsIgnoreCase)) {
                 found.put(name, value);
             } else if (!SPARK_PROPERTIES.contains(name)) {
-                throw BusException.configError("property " + PyText.repr(name) + " says nothing to a queue, which takes ttl and maxsize");
+                throw BusException.configError("property " + PyText.repr(name)
+                        + " says nothing to a queue, which takes ttl and maxsize");
             }
         });
         return found;

@@ -59,7 +59,8 @@ public class CheckpointFsync {
                 parents.push(at.getParent());
             }
         }
-        if (!parents.isEmpty()) { // else it is there, perhaps as a link, which createDirectories would refuse
+        // Otherwise the folder exists, perhaps as a link, which createDirectories would refuse.
+        if (!parents.isEmpty()) {
             Files.createDirectories(folder);
         }
         for (Path parent : parents) {

@@ -27,16 +27,18 @@ import java.util.UUID;
 public final class DurableFile extends OutputStream {
     /** The writer that made a lock this old has died: a lock is held for one rename. */
     private static final long ABANDONED_LOCK_MS = 60_000;
+
     private static final int MOST_FOLDERS = 1000;
     /** The newest file of each folder that this process has put there. */
-    private static final Map<Path, FileIdentity> NEWEST_FILES = new LinkedHashMap<>(16, 0.75f, true) {
-        private static final long serialVersionUID = 1;
+    private static final Map<Path, FileIdentity> NEWEST_FILES =
+            new LinkedHashMap<>(16, 0.75f, true) {
+                private static final long serialVersionUID = 1;
 
-        @Override
-        protected boolean removeEldestEntry(Map.Entry<Path, FileIdentity> eldest) {
-            return size() > MOST_FOLDERS;
-        }
-    };
+                @Override
+                protected boolean removeEldestEntry(Map.Entry<Path, FileIdentity> eldest) {
+                    return size() > MOST_FOLDERS;
+                }
+            };
 
     private final Path target;
     private final boolean replace;
@@ -54,17 +56,20 @@ public final class DurableFile extends OutputStream {
         this.target = target;
         this.replace = replace;
         this.disk = disk;
-        hidden = target.resolveSibling("." + target.getFileName() + "." + UUID.randomUUID() + ".tmp");
+        hidden = target.resolveSibling(
+                "." + target.getFileName() + "." + UUID.randomUUID() + ".tmp");
         channel = openHidden();
         out = new BufferedOutputStream(Channels.newOutputStream(channel));
     }
 
     private FileChannel openHidden() throws IOException {
         try {
-            return FileChannel.open(hidden, StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW);
+            return FileChannel.open(
+                    hidden, StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW);
         } catch (NoSuchFileException noFolder) {
             disk.makeFolders(target.getParent());
-            return FileChannel.open(hidden, StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW);
+            return FileChannel.open(
+                    hidden, StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW);
         }
     }
 
@@ -100,7 +105,8 @@ public final class DurableFile extends OutputStream {
             Files.deleteIfExists(hidden);
         }
         synchronized (NEWEST_FILES) {
-            NEWEST_FILES.put(target.getParent(), FileIdentity.of(target)); // a hidden name that goes changes the file
+            // A hidden name that goes changes the file.
+            NEWEST_FILES.put(target.getParent(), FileIdentity.of(target));
         }
     }
 
@@ -143,7 +149,9 @@ public final class DurableFile extends OutputStream {
             if (refused.getClass() != FileSystemException.class) {
                 throw refused; // one that Java knows: we may not write there, or the folder is gone
             }
-            renameUnderLock(); // a broken disk fails there again; the text of a failed link cannot be compared, it is localised
+            // A broken disk fails there again; the text of a failed link cannot be compared, it is
+            // localised.
+            renameUnderLock();
         }
     }
 
@@ -195,7 +203,8 @@ public final class DurableFile extends OutputStream {
 
     private boolean isAbandoned(Path lock) throws IOException {
         try {
-            return modifiedMs(hidden) - modifiedMs(lock) > ABANDONED_LOCK_MS; // by the clock of the disk
+            // Both times are from the clock of the disk.
+            return modifiedMs(hidden) - modifiedMs(lock) > ABANDONED_LOCK_MS;
         } catch (NoSuchFileException gone) {
             return false;
         }

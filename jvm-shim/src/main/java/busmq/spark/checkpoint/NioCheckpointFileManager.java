@@ -57,7 +57,8 @@ public final class NioCheckpointFileManager implements CheckpointFileManager {
     public FileStatus[] list(Path path, PathFilter filter) {
         Path whole = fileSystem.makeQualified(path);
         List<FileStatus> found = new ArrayList<>();
-        try (DirectoryStream<java.nio.file.Path> names = Files.newDirectoryStream(localPath(path))) {
+        try (DirectoryStream<java.nio.file.Path> names =
+                Files.newDirectoryStream(localPath(path))) {
             for (java.nio.file.Path each : names) {
                 String name = each.getFileName().toString();
                 // Built from parts: a name with a colon is no address.
@@ -81,7 +82,13 @@ public final class NioCheckpointFileManager implements CheckpointFileManager {
     private static void addStatus(List<FileStatus> found, java.nio.file.Path file, Path path) {
         try {
             BasicFileAttributes is = Files.readAttributes(file, BasicFileAttributes.class);
-            found.add(new FileStatus(is.isDirectory() ? 0 : is.size(), is.isDirectory(), 1, 0, is.lastModifiedTime().toMillis(), path));
+            found.add(new FileStatus(
+                    is.isDirectory() ? 0 : is.size(),
+                    is.isDirectory(),
+                    1,
+                    0,
+                    is.lastModifiedTime().toMillis(),
+                    path));
         } catch (NoSuchFileException gone) {
             // Removed while we listed: as if it had been a moment earlier.
         } catch (IOException error) {
@@ -162,7 +169,8 @@ public final class NioCheckpointFileManager implements CheckpointFileManager {
             try {
                 file.close();
             } catch (java.nio.file.FileAlreadyExistsException taken) {
-                throw new FileAlreadyExistsException(path + " already exists"); // the one that Spark's logs know
+                // Spark's logs expect this exception.
+                throw new FileAlreadyExistsException(path + " already exists");
             }
         }
 

@@ -25,7 +25,8 @@ public final class BatchPlanner {
     private final ReadOptions options;
     private final PlannerIO io;
     private Map<String, Long> lastIds = Map.of();
-    private Map<String, Long> counters; // from before the last planning; null where they were not asked for then
+    // Read before the last planning; null if that planning did not ask for them.
+    private Map<String, Long> counters;
     private Map<String, Long> polledCounters; // since the last planning
     private Map<String, Long> ceiling;
     private Set<String> passedOver = Set.of();
@@ -38,7 +39,8 @@ public final class BatchPlanner {
      *     what is pushed meanwhile is not passed over
      * @param isFirstBatch whether startingOffsets counts for queues that are new
      */
-    public record AcquiredQueues(Set<String> queues, Map<String, Position> entering, boolean isFirstBatch) {}
+    public record AcquiredQueues(
+            Set<String> queues, Map<String, Position> entering, boolean isFirstBatch) {}
 
     public BatchPlanner(ReadOptions options, PlannerIO io) {
         this.options = options;
@@ -67,7 +69,10 @@ public final class BatchPlanner {
         if (!held.queues().equals(begin.keySet())) {
             return true;
         }
-        long count = begin.entrySet().stream().mapToLong(at -> Math.max(0, lastReachableId(at.getKey()) - at.getValue().last())).sum();
+        long count = begin.entrySet().stream()
+                .mapToLong(at ->
+                        Math.max(0, lastReachableId(at.getKey()) - at.getValue().last()))
+                .sum();
         return count > 0 && !areTooFew(count, nowMs);
     }
 
@@ -79,7 +84,8 @@ public final class BatchPlanner {
         if (options.minMessages() == null || availableNow() || lastBatchMs == null) {
             return false;
         }
-        return count < options.minMessages() && nowMs - lastBatchMs < 1000 * options.triggerDelayS();
+        return count < options.minMessages()
+                && nowMs - lastBatchMs < 1000 * options.triggerDelayS();
     }
 
     /**
@@ -106,7 +112,11 @@ public final class BatchPlanner {
      * @param newest the newest message
      * @param markIds the id of the message whose fingerprint is in {@code marks}
      */
-    private record BatchPlanInput(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> markIds, Map<String, String> marks) {}
+    private record BatchPlanInput(
+            Map<String, Position> entries,
+            Map<String, Long> newest,
+            Map<String, Long> markIds,
+            Map<String, String> marks) {}
 
     /**
      * Return the start of the next batch in each queue: its position, or its entry into the query.
@@ -118,12 +128,16 @@ public final class BatchPlanner {
         return found;
     }
 
-    private BatchPlanInput askQueues(Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
+    private BatchPlanInput askQueues(
+            Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
         Map<String, Long> predicted = predictEnds(begin, held, unlimited);
-        Map<String, PlannerIO.IntactQueue> intact = predicted.isEmpty() ? Map.of() : io.askIntactQueues(begin, predicted);
+        Map<String, PlannerIO.IntactQueue> intact =
+                predicted.isEmpty() ? Map.of() : io.askIntactQueues(begin, predicted);
         Map<String, Long> rest = new HashMap<>();
-        held.queues().stream().filter(queue -> !intact.containsKey(queue))
-                .forEach(queue -> rest.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
+        held.queues().stream()
+                .filter(queue -> !intact.containsKey(queue))
+                .forEach(queue -> rest.put(
+                        queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
         Map<String, QueueState> states = rest.isEmpty() ? Map.of() : io.askQueueStates(rest);
         Map<String, Position> entries = new HashMap<>();
         Map<String, Long> newest = new HashMap<>();
@@ -144,7 +158,8 @@ public final class BatchPlanner {
             marks.put(queue, state.newestMark());
         });
         lastIds = lastIdsNow;
-        counters = polledCounters; // they are from before the last ids: a push in between is seen by the next poll
+        // Read before the last ids: the next poll sees a push in between.
+        counters = polledCounters;
         polledCounters = null;
         if (ceiling != null && ceiling.isEmpty()) {
             ceiling.putAll(lastIds);
@@ -162,17 +177,29 @@ public final class BatchPlanner {
      * Predict the end of the batch in each queue with a position, from the last planning: at least
      * the next message.
      */
-    private Map<String, Long> predictEnds(Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
+    private Map<String, Long> predictEnds(
+            Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
         Map<String, Long> upto = new HashMap<>();
-        held.queues().stream().filter(begin::containsKey).forEach(queue -> upto.put(queue, withinCeiling(queue, MAX_ID)));
+        held.queues().stream()
+                .filter(begin::containsKey)
+                .forEach(queue -> upto.put(queue, withinCeiling(queue, MAX_ID)));
         if (!unlimited) {
             Map<String, Long> available = new HashMap<>();
-            upto.forEach((queue, id) -> available.put(queue, Math.max(0, Math.min(id, lastIds.getOrDefault(queue, 0L)) - begin.get(queue).last())));
+            upto.forEach((queue, id) -> available.put(
+                    queue,
+                    Math.max(
+                            0,
+                            Math.min(id, lastIds.getOrDefault(queue, 0L))
+                                    - begin.get(queue).last())));
             boolean shared = shareOutMaxMessages(available);
             Long most = options.maxMessages();
-            upto.replaceAll((queue, id) -> options.maxBytes() != null ? Long.valueOf(0)
-                    : shared ? Long.valueOf(begin.get(queue).last() + available.get(queue))
-                    : most != null ? Long.valueOf(Math.min(id, begin.get(queue).last() + most)) : id);
+            upto.replaceAll((queue, id) -> options.maxBytes() != null
+                    ? Long.valueOf(0)
+                    : shared
+                            ? Long.valueOf(begin.get(queue).last() + available.get(queue))
+                            : most != null
+                                    ? Long.valueOf(Math.min(id, begin.get(queue).last() + most))
+                                    : id);
         }
         upto.replaceAll((queue, id) -> Math.max(id, begin.get(queue).last() + 1));
         return upto;
@@ -182,15 +209,21 @@ public final class BatchPlanner {
      * The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores
      * the caps and the minimum of the options.
      */
-    public Map<String, Position> plan(Map<String, Position> begin, AcquiredQueues held, boolean unlimited, long nowMs) {
+    public Map<String, Position> plan(
+            Map<String, Position> begin, AcquiredQueues held, boolean unlimited, long nowMs) {
         BatchPlanInput found = askQueues(begin, held, unlimited);
         Map<String, Position> entries = found.entries();
         Map<String, Long> goals = new HashMap<>();
-        entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), withinCeiling(queue, found.newest().get(queue)))));
+        entries.forEach((queue, entry) -> goals.put(
+                queue,
+                Math.max(entry.last(), withinCeiling(queue, found.newest().get(queue)))));
         if (!unlimited) {
             // must be in the offset log
-            boolean entered = entries.entrySet().stream().anyMatch(at -> startsAnew(at.getValue(), begin.get(at.getKey())));
-            long count = entries.entrySet().stream().mapToLong(at -> goals.get(at.getKey()) - at.getValue().last()).sum();
+            boolean entered = entries.entrySet().stream()
+                    .anyMatch(at -> startsAnew(at.getValue(), begin.get(at.getKey())));
+            long count = entries.entrySet().stream()
+                    .mapToLong(at -> goals.get(at.getKey()) - at.getValue().last())
+                    .sum();
             if (!entered && areTooFew(count, nowMs)) {
                 goals.clear();
             } else {
@@ -204,7 +237,8 @@ public final class BatchPlanner {
         goals.forEach((queue, goal) -> {
             Position entry = entries.get(queue);
             Long start = startsAnew(entry, begin.get(queue)) ? entry.start() : null;
-            ends.put(queue, new Position(entry.born(), goal, marks.get(queue), start, entry.lost()));
+            ends.put(
+                    queue, new Position(entry.born(), goal, marks.get(queue), start, entry.lost()));
         });
         return ends;
     }
@@ -217,7 +251,8 @@ public final class BatchPlanner {
         return !entry.equals(before);
     }
 
-    private Position entryPosition(String queue, Position at, QueueState state, AcquiredQueues held) {
+    private Position entryPosition(
+            String queue, Position at, QueueState state, AcquiredQueues held) {
         if (at == null) {
             return enter(queue, state, held);
         }
@@ -232,14 +267,21 @@ public final class BatchPlanner {
         }
         Position decided = held.entering().get(queue);
         boolean counts = decided != null && decided.born().equals(state.born());
-        OffsetBound first = counts ? OffsetBound.afterId(decided.last()) : firstStart(options, queue, held.isFirstBatch());
-        long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::askIdsAtTimes).get(queue), state);
+        OffsetBound first = counts
+                ? OffsetBound.afterId(decided.last())
+                : firstStart(options, queue, held.isFirstBatch());
+        long last = startsAfter(
+                queue,
+                withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::askIdsAtTimes)
+                        .get(queue),
+                state);
         Loss loss = findLossAtStart(last, state);
         if (loss != null && options.failOnDataLoss()) {
             io.handleLoss(queue, null, loss);
         }
         last = Math.max(last, state.floor());
-        return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
+        return new Position(
+                state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
     }
 
     /**
@@ -256,7 +298,10 @@ public final class BatchPlanner {
      * {@code error} to throw BUSMQ_TIME_UNKNOWN. Throws BUSMQ_CONFIG for a time that is still to
      * come.
      */
-    public static Map<String, OffsetBound> withoutTimes(Map<String, OffsetBound> starts, String unknown, Function<Map<String, Long>, Map<String, TimeLookupResult>> find) {
+    public static Map<String, OffsetBound> withoutTimes(
+            Map<String, OffsetBound> starts,
+            String unknown,
+            Function<Map<String, Long>, Map<String, TimeLookupResult>> find) {
         Map<String, Long> times = new HashMap<>();
         starts.forEach((queue, start) -> {
             if (start.kind() == OffsetBound.Kind.TIME) {
@@ -264,9 +309,14 @@ public final class BatchPlanner {
             }
         });
         Map<String, OffsetBound> found = new HashMap<>(starts);
-        (times.isEmpty() ? Map.<String, TimeLookupResult>of() : find.apply(times)).forEach((queue, at) -> found.put(queue,
-                at.id() >= 0 || unknown.equals("error") ? OffsetBound.afterId(at.lastId(queue)) : unknown.equals("latest") ? OffsetBound.LATEST
-                        : OffsetBound.EARLIEST));
+        (times.isEmpty() ? Map.<String, TimeLookupResult>of() : find.apply(times))
+                .forEach((queue, at) -> found.put(
+                        queue,
+                        at.id() >= 0 || unknown.equals("error")
+                                ? OffsetBound.afterId(at.lastId(queue))
+                                : unknown.equals("latest")
+                                        ? OffsetBound.LATEST
+                                        : OffsetBound.EARLIEST));
         return found;
     }
 
@@ -275,12 +325,13 @@ public final class BatchPlanner {
      * given out yet.
      */
     public static long startsAfter(String queue, OffsetBound start, QueueState state) {
-        long last = switch (start.kind()) {
-            case EARLIEST -> state.floor();
-            case LATEST -> state.lastId();
-            case NEWEST -> Math.max(state.floor(), state.lastId() - start.value());
-            default -> start.value();
-        };
+        long last =
+                switch (start.kind()) {
+                    case EARLIEST -> state.floor();
+                    case LATEST -> state.lastId();
+                    case NEWEST -> Math.max(state.floor(), state.lastId() - start.value());
+                    default -> start.value();
+                };
         checkGiven("startingOffsets", queue, last, state);
         return last;
     }
@@ -288,8 +339,11 @@ public final class BatchPlanner {
     /** Throws BUSMQ_CONFIG where an option names an id that was not given out yet. */
     public static void checkGiven(String option, String queue, long last, QueueState state) {
         if (last > state.lastId()) {
-            String to = option.equals("startingOffsets") ? "begin with the next message" : "end with the newest message";
-            throw BusException.configError(option + " says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
+            String to = option.equals("startingOffsets")
+                    ? "begin with the next message"
+                    : "end with the newest message";
+            throw BusException.configError(option + " says " + PyText.repr(queue)
+                    + " is read up to id " + last + ", but its last id is " + state.lastId()
                     + ". Name that id or a smaller one, or " + option + "=latest to " + to);
         }
     }
@@ -297,14 +351,21 @@ public final class BatchPlanner {
     /** Return the lost range after an id of startingOffsets; null where no message is gone. */
     public static Loss findLossAtStart(long last, QueueState state) {
         long ids = state.floor() - last;
-        return ids <= 0 ? null : new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.describeStored(state), ids);
+        return ids <= 0
+                ? null
+                : new Loss(
+                        "removed",
+                        "ids from " + (last + 1) + " on, as startingOffsets says",
+                        Loss.describeStored(state),
+                        ids);
     }
 
     /** The fingerprints of the messages at the goals. */
     private Map<String, String> goalMarks(Map<String, Long> goals, BatchPlanInput found) {
         Map<String, String> marks = new HashMap<>(found.marks());
         Map<String, Long> unknown = new HashMap<>(goals);
-        unknown.keySet().removeIf(queue -> goals.get(queue).equals(found.markIds().get(queue)));
+        unknown.keySet()
+                .removeIf(queue -> goals.get(queue).equals(found.markIds().get(queue)));
         if (!unknown.isEmpty()) {
             marks.putAll(io.askFingerprints(unknown));
         }
@@ -314,7 +375,8 @@ public final class BatchPlanner {
     /** Within {@code maxMessagesPerTrigger}; whether that made it less. */
     private boolean shareOutMaxMessages(Map<String, Long> available) {
         Long most = options.maxMessages();
-        boolean over = most != null && available.values().stream().mapToLong(Long::longValue).sum() > most;
+        boolean over = most != null
+                && available.values().stream().mapToLong(Long::longValue).sum() > most;
         if (over) {
             available.putAll(WorkSplitter.shareOut(available, most));
         }
@@ -323,7 +385,8 @@ public final class BatchPlanner {
 
     private void applyCaps(Map<String, Position> entries, Map<String, Long> goals) {
         Map<String, Long> available = new HashMap<>();
-        goals.forEach((queue, goal) -> available.put(queue, goal - entries.get(queue).last()));
+        goals.forEach(
+                (queue, goal) -> available.put(queue, goal - entries.get(queue).last()));
         shareOutMaxMessages(available);
         if (options.maxBytes() != null) {
             available.putAll(withinBytes(entries, available, options.maxBytes()));
@@ -336,10 +399,14 @@ public final class BatchPlanner {
      * goes to the next; at least one row in all. A queue whose next message was larger than its
      * part is first in line for the next batch, and may use all of it.
      */
-    private Map<String, Long> withinBytes(Map<String, Position> entries, Map<String, Long> available, long budget) {
-        List<String> line = available.keySet().stream().filter(queue -> available.get(queue) > 0)
-                .sorted(Comparator.comparing((String queue) -> !passedOver.contains(queue)).thenComparing(available::get)
-                        .thenComparing(OffsetJson.BY_CODE_POINT)).toList();
+    private Map<String, Long> withinBytes(
+            Map<String, Position> entries, Map<String, Long> available, long budget) {
+        List<String> line = available.keySet().stream()
+                .filter(queue -> available.get(queue) > 0)
+                .sorted(Comparator.comparing((String queue) -> !passedOver.contains(queue))
+                        .thenComparing(available::get)
+                        .thenComparing(OffsetJson.BY_CODE_POINT))
+                .toList();
         Map<String, Long> fitting = new HashMap<>();
         available.keySet().forEach(queue -> fitting.put(queue, 0L));
         long left = budget;
@@ -347,9 +414,12 @@ public final class BatchPlanner {
             String queue = line.get(place);
             long first = entries.get(queue).last() + 1;
             long part = passedOver.contains(queue) ? left : left / (line.size() - place);
-            long[] reached = io.askLastIdWithinBytes(queue, first, first + available.get(queue) - 1, part);
+            long[] reached =
+                    io.askLastIdWithinBytes(queue, first, first + available.get(queue) - 1, part);
             if (reached[0] < first && place == 0 && part == budget) {
-                reached = new long[] {first, budget}; // one message over the whole budget: it must pass alone, or the queue stands still for ever
+                // One message over the whole budget: it must pass alone, or the queue stands still
+                // for ever.
+                reached = new long[] {first, budget};
             }
             fitting.put(queue, reached[0] - first + 1);
             left -= reached[1];

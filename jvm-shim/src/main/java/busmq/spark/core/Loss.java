@@ -27,14 +27,19 @@ public record Loss(String kind, String expected, String found, long ids) {
         if (!now.born().equals(at.born())) {
             String other = now.born().isEmpty() ? "unnamed" : now.born();
             return new Loss(
-                    "recreated", "incarnation " + at.born() + " read up to id " + at.last(),
+                    "recreated",
+                    "incarnation " + at.born() + " read up to id " + at.last(),
                     "incarnation " + other + " with ids up to " + now.lastId());
         }
         if (now.lastId() < at.last()) {
-            return new Loss("rolled-back", "a last id of at least " + at.last(), "last id " + now.lastId());
+            return new Loss(
+                    "rolled-back", "a last id of at least " + at.last(), "last id " + now.lastId());
         }
         if (!at.mark().isEmpty() && !now.mark().isEmpty() && !at.mark().equals(now.mark())) {
-            return new Loss("reissued", "message " + at.last() + " with fingerprint " + at.mark(), "one with fingerprint " + now.mark());
+            return new Loss(
+                    "reissued",
+                    "message " + at.last() + " with fingerprint " + at.mark(),
+                    "one with fingerprint " + now.mark());
         }
         if (now.floor() > at.last()) {
             return new Loss("removed", following, describeStored(now), now.floor() - at.last());
@@ -50,16 +55,26 @@ public record Loss(String kind, String expected, String found, long ids) {
      * @param own the acked id of its subscription, null when it has none yet
      * @param others those of the other subscriptions
      */
-    public static long countMessagesToDelete(QueueState now, long last, Long own, Collection<Long> others) {
+    public static long countMessagesToDelete(
+            QueueState now, long last, Long own, Collection<Long> others) {
         if (own == null && !others.isEmpty()) {
-            return 0; // what is stored waits for the others, and what none of them waits for they have read
+            // Stored messages wait for other subscriptions; all have read the messages that are
+            // gone.
+            return 0;
         }
-        long end = Math.min(Math.min(last, now.newest()), others.isEmpty() ? last : Collections.min(others));
-        return Math.max(0, Math.min(now.count(), end - Math.max(Math.max(now.floor(), now.done()), own == null ? 0 : own)));
+        long end = Math.min(
+                Math.min(last, now.newest()), others.isEmpty() ? last : Collections.min(others));
+        return Math.max(
+                0,
+                Math.min(
+                        now.count(),
+                        end - Math.max(Math.max(now.floor(), now.done()), own == null ? 0 : own)));
     }
 
     /** Return a description of the stored messages, for people. */
     public static String describeStored(QueueState now) {
-        return now.count() > 0 ? "oldest stored id " + now.oldest() : "nothing stored after id " + now.lastId();
+        return now.count() > 0
+                ? "oldest stored id " + now.oldest()
+                : "nothing stored after id " + now.lastId();
     }
 }

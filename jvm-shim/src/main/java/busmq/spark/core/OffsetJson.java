@@ -7,17 +7,16 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Comparator;
-import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * The offset in the checkpoint, byte for byte as the Python source writes it (busmq_spark/reading/offsets.py), so that either goes on where the
- * other stopped.
+ * The offset in the checkpoint, byte for byte as the Python source writes it
+ * (busmq_spark/reading/offsets.py): either engine continues where the other stopped.
  *
  * <pre>{"v": 1, "queues": {"orders": {"born": "5f…", "last": 41, "mark": "9a…"}}}</pre>
  *
- * <p>{@code {"v": 1}} is where every query begins: nothing is planned yet, so startingOffsets counts.
+ * <p>Every query begins at {@code {"v": 1}}: nothing is planned yet, so startingOffsets counts.
  */
 public final class OffsetJson {
     public static final String INITIAL = "{\"v\": 1}";
@@ -44,7 +43,10 @@ public final class OffsetJson {
         for (Map.Entry<String, Position> entry : sortByName(positions).entrySet()) {
             Position p = entry.getValue();
             appendQuoted(out.append(between), entry.getKey()).append(": {\"born\": ");
-            appendQuoted(out, p.born()).append(", \"last\": ").append(p.last()).append(", \"mark\": ");
+            appendQuoted(out, p.born())
+                    .append(", \"last\": ")
+                    .append(p.last())
+                    .append(", \"mark\": ");
             appendQuoted(out, p.mark());
             if (p.start() != null) {
                 out.append(", \"from\": ").append(p.start());
@@ -68,10 +70,18 @@ public final class OffsetJson {
         StringBuilder out = new StringBuilder("{\"v\": 1, \"queues\": {");
         String between = "";
         for (Map.Entry<String, Long> entry : sortByName(lastIds).entrySet()) {
-            appendQuoted(out.append(between), entry.getKey()).append(": {\"last\": ").append(entry.getValue()).append('}');
+            appendQuoted(out.append(between), entry.getKey())
+                    .append(": {\"last\": ")
+                    .append(entry.getValue())
+                    .append('}');
             between = ", ";
         }
-        return out.append("}, \"lag\": ").append(lag).append(", \"lag_s\": ").append(lagS).append('}').toString();
+        return out.append("}, \"lag\": ")
+                .append(lag)
+                .append(", \"lag_s\": ")
+                .append(lagS)
+                .append('}')
+                .toString();
     }
 
     /**
@@ -84,10 +94,14 @@ public final class OffsetJson {
             throw foreignOffsetError("no version", text);
         }
         if (!offset.get("v").isInt() || offset.get("v").intValue() != OFFSET_VERSION) {
-            throw BusException.configError("the checkpoint holds offsets of version " + offset.get("v").asText() + ", this package reads version " + OFFSET_VERSION + "; update it");
+            throw BusException.configError(
+                    "the checkpoint holds offsets of version " + offset.get("v").asText()
+                            + ", this package reads version " + OFFSET_VERSION + "; update it");
         }
         if (offset.has("sources")) {
-            throw BusException.configError("the checkpoint has positions behind federation servers, which only the engine in Python reads; set engine=python, or use a new checkpoint");
+            throw BusException.configError(
+                    "the checkpoint has positions behind federation servers, which only the engine"
+                            + " in Python reads; set engine=python, or use a new checkpoint");
         }
         Map<String, Position> found = new TreeMap<>(BY_CODE_POINT);
         if (offset.size() == 1) {
@@ -96,7 +110,9 @@ public final class OffsetJson {
         if (!(offset.get("queues") instanceof ObjectNode queues)) {
             throw foreignOffsetError("no queues", text);
         }
-        queues.fields().forEachRemaining(entry -> found.put(entry.getKey(), position(entry.getValue(), text)));
+        queues.fields()
+                .forEachRemaining(
+                        entry -> found.put(entry.getKey(), position(entry.getValue(), text)));
         return found;
     }
 
@@ -107,7 +123,8 @@ public final class OffsetJson {
     public static long lastIdBeforeBatch(Position start, Position end) {
         if (start == null || !start.born().equals(end.born())) {
             if (end.start() == null) {
-                throw BusException.configError("the checkpoint ends at a queue life it never began; use a new checkpoint");
+                throw BusException.configError(
+                        "the checkpoint ends at a queue life it never began; use a new checkpoint");
             }
             return end.start();
         }
@@ -121,18 +138,34 @@ public final class OffsetJson {
         JsonNode born = p.get("born");
         JsonNode last = p.get("last");
         JsonNode mark = p.get("mark");
-        if (born == null || mark == null || !born.isTextual() || !mark.isTextual() || last == null || last.isNull() || !isIdOrAbsent(last)
-                || !isIdOrAbsent(p.path("lost")) || !isIdOrAbsent(p.path("from"))) {
+        if (born == null
+                || mark == null
+                || !born.isTextual()
+                || !mark.isTextual()
+                || last == null
+                || last.isNull()
+                || !isIdOrAbsent(last)
+                || !isIdOrAbsent(p.path("lost"))
+                || !isIdOrAbsent(p.path("from"))) {
             throw foreignOffsetError("a queue without born, last and mark", text);
         }
         JsonNode start = p.get("from");
         return new Position(
-                born.asText(), last.longValue(), mark.asText(), start == null || start.isNull() ? null : start.longValue(), p.path("lost").asLong(0));
+                born.asText(),
+                last.longValue(),
+                mark.asText(),
+                start == null || start.isNull() ? null : start.longValue(),
+                p.path("lost").asLong(0));
     }
 
     private static boolean isIdOrAbsent(JsonNode found) {
         boolean none = found != null && (found.isMissingNode() || found.isNull());
-        return none || (found != null && found.isIntegralNumber() && found.canConvertToLong() && found.longValue() >= 0 && found.longValue() < 1L << 53);
+        return none
+                || (found != null
+                        && found.isIntegralNumber()
+                        && found.canConvertToLong()
+                        && found.longValue() >= 0
+                        && found.longValue() < 1L << 53);
     }
 
     private static JsonNode parseObject(String text) {
@@ -149,7 +182,8 @@ public final class OffsetJson {
 
     private static BusException foreignOffsetError(String why, String text) {
         String shown = text.length() > SHOWN_CHARS ? text.substring(0, SHOWN_CHARS) : text;
-        return BusException.configError("the checkpoint does not hold busmq offsets (" + why + " in " + shown + "); use a new checkpoint");
+        return BusException.configError("the checkpoint does not hold busmq offsets (" + why
+                + " in " + shown + "); use a new checkpoint");
     }
 
     private static <T> Map<String, T> sortByName(Map<String, T> named) {
@@ -164,7 +198,8 @@ public final class OffsetJson {
             char x = a.charAt(i);
             char y = b.charAt(i);
             if (x != y) {
-                boolean pairs = Character.isSurrogate(x) != Character.isSurrogate(y); // halves of a pair stand for what comes after all others
+                // Halves of a surrogate pair sort after all other characters.
+                boolean pairs = Character.isSurrogate(x) != Character.isSurrogate(y);
                 return pairs ? (Character.isSurrogate(x) ? 1 : -1) : x - y;
             }
         }

@@ -10,7 +10,8 @@ import java.io.Serializable;
  * @param start where the queue enters the query or goes on after a loss; null otherwise
  * @param lost ids skipped so far with failOnDataLoss=false
  */
-public record Position(String born, long last, String mark, Long start, long lost) implements Serializable {
+public record Position(String born, long last, String mark, Long start, long lost)
+        implements Serializable {
     public Position(String born, long last, String mark) {
         this(born, last, mark, null, 0);
     }

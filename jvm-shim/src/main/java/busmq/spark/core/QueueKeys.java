@@ -86,7 +86,9 @@ public record QueueKeys(String name, boolean cluster) {
      */
     public List<String> appending() {
         boolean momentary = name().startsWith("channel:") || name().startsWith("service:");
-        return momentary ? peerKeys() : List.of(metadata(), messages(), msgid(), toack(), clock(), acks(), bytes());
+        return momentary
+                ? peerKeys()
+                : List.of(metadata(), messages(), msgid(), toack(), clock(), acks(), bytes());
     }
 
     /** The keys that a script needs to delete messages beyond the retention limits. */
@@ -118,8 +120,12 @@ public record QueueKeys(String name, boolean cluster) {
     public static String queueName(String metadataKey, boolean cluster) {
         String head = cluster ? "{" + PREFIX : PREFIX;
         String tail = cluster ? "}" + METADATA_SUFFIX : METADATA_SUFFIX;
-        boolean whole = metadataKey.length() > head.length() + tail.length() && metadataKey.startsWith(head) && metadataKey.endsWith(tail);
-        return whole ? metadataKey.substring(head.length(), metadataKey.length() - tail.length()) : null;
+        boolean whole = metadataKey.length() > head.length() + tail.length()
+                && metadataKey.startsWith(head)
+                && metadataKey.endsWith(tail);
+        return whole
+                ? metadataKey.substring(head.length(), metadataKey.length() - tail.length())
+                : null;
     }
 
     /** SCAN pattern that matches the metadata key of every queue. */

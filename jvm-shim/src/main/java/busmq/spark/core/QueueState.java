@@ -18,14 +18,30 @@ import java.util.List;
  *     all readers there were; else 0
  */
 public record QueueState(
-        long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark,
+        long ttlS,
+        String born,
+        long maxsize,
+        long lastId,
+        long oldest,
+        long newest,
+        long count,
+        String mark,
+        String newestMark,
         long done) {
     /** Items of one queue in the flat reply of {@code lua/state.lua}. */
     public static final int ITEMS_PER_QUEUE = SharedPythonConstants.intNumber("stateItems");
 
     /** The state of a queue that keeps no acknowledged messages. */
     public QueueState(
-            long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark) {
+            long ttlS,
+            String born,
+            long maxsize,
+            long lastId,
+            long oldest,
+            long newest,
+            long count,
+            String mark,
+            String newestMark) {
         this(ttlS, born, maxsize, lastId, oldest, newest, count, mark, newestMark, 0);
     }
 
@@ -33,10 +49,18 @@ public record QueueState(
     public static QueueState of(String queue, List<Object> reply, int at) {
         long lastId = parseId(queue, "last id", reply.get(at + 3));
         return new QueueState(
-                (Long) reply.get(at), text(reply.get(at + 1)), (Long) reply.get(at + 2), lastId,
-                parseStoredId(queue, "oldest stored id", reply.get(at + 4)), parseStoredId(queue, "newest stored id", reply.get(at + 5)),
-                (Long) reply.get(at + 6), text(reply.get(at + 7)), text(reply.get(at + 8)),
-                Math.min(lastId, parseStoredId(queue, "id that all have acknowledged", reply.get(at + 9))));
+                (Long) reply.get(at),
+                text(reply.get(at + 1)),
+                (Long) reply.get(at + 2),
+                lastId,
+                parseStoredId(queue, "oldest stored id", reply.get(at + 4)),
+                parseStoredId(queue, "newest stored id", reply.get(at + 5)),
+                (Long) reply.get(at + 6),
+                text(reply.get(at + 7)),
+                text(reply.get(at + 8)),
+                Math.min(
+                        lastId,
+                        parseStoredId(queue, "id that all have acknowledged", reply.get(at + 9))));
     }
 
     public boolean exists() {
@@ -63,8 +87,15 @@ public record QueueState(
     public static long parseId(String queue, String what, Object item) {
         String digits = text(item);
         if (!digits.matches("\\d{1,16}")) {
-            throw BusException.of(ErrorKind.QUEUE_DAMAGED, "queue", queue, "expected", "a whole number from 0 on",
-                    "found", "its " + what + " is " + PyText.repr(digits.substring(0, Math.min(40, digits.length()))));
+            throw BusException.of(
+                    ErrorKind.QUEUE_DAMAGED,
+                    "queue",
+                    queue,
+                    "expected",
+                    "a whole number from 0 on",
+                    "found",
+                    "its " + what + " is "
+                            + PyText.repr(digits.substring(0, Math.min(40, digits.length()))));
         }
         return Long.parseLong(digits);
     }

@@ -29,18 +29,27 @@ public record Script(String name, String text, String digest) {
         List<String> lines = new ArrayList<>();
         addCodeLines(name, "", new HashSet<>(), lines);
         String text = String.join("\n", lines);
-        return new Script(name, text, MessageFingerprint.hexDigest("SHA-1", StandardCharsets.UTF_8.encode(text)));
+        return new Script(
+                name,
+                text,
+                MessageFingerprint.hexDigest("SHA-1", StandardCharsets.UTF_8.encode(text)));
     }
 
     /** The lines of a file with its includes, but for those that are {@code there} before it. */
-    private static void addCodeLines(String name, String indent, Set<String> there, List<String> lines) {
+    private static void addCodeLines(
+            String name, String indent, Set<String> there, List<String> lines) {
         readResource(name).lines().forEach(line -> {
             String code = line.stripLeading();
             if (code.startsWith(INCLUDE)) {
                 String part = "include/" + code.substring(INCLUDE.length()).strip();
-                Set<String> around = code.equals(line) ? there : new HashSet<>(there); // what a function includes ends with it
+                // The includes of a function end with the function.
+                Set<String> around = code.equals(line) ? there : new HashSet<>(there);
                 if (around.add(part)) {
-                    addCodeLines(part, indent + line.substring(0, line.length() - code.length()), around, lines);
+                    addCodeLines(
+                            part,
+                            indent + line.substring(0, line.length() - code.length()),
+                            around,
+                            lines);
                 }
             } else if (!line.startsWith("--")) {
                 lines.add(indent + line);
@@ -49,7 +58,8 @@ public record Script(String name, String text, String digest) {
     }
 
     private static String readResource(String name) {
-        try (InputStream in = Script.class.getResourceAsStream("/busmq/spark/lua/" + name + ".lua")) {
+        try (InputStream in =
+                Script.class.getResourceAsStream("/busmq/spark/lua/" + name + ".lua")) {
             if (in == null) {
                 throw new IllegalArgumentException("no script " + name);
             }

@@ -5,8 +5,7 @@ package busmq.spark.core;
  * (protocol chapter 2).
  */
 public final class ServerIndex {
-    private ServerIndex() {
-    }
+    private ServerIndex() {}
 
     /** The index of one of {@code servers}. */
     public static int of(String key, int servers) {

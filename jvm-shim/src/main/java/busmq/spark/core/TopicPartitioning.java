@@ -14,9 +14,12 @@ public final class TopicPartitioning {
     /** Most partitions of a topic. */
     public static final int MAX_PARTITIONS = SharedPythonConstants.intNumber("maxPartitions");
 
-    private static final Pattern PARTITION = Pattern.compile("(.+)/(0|[1-9][0-9]{0,3})", Pattern.DOTALL);
-    private static final Pattern LOOKS_LIKE_KEY_SUFFIX = Pattern.compile(SharedPythonConstants.text("looksLikeKeySuffix"));
-    private static final Pattern FORBIDDEN_IN_NAME = Pattern.compile(SharedPythonConstants.text("forbiddenInName"));
+    private static final Pattern PARTITION =
+            Pattern.compile("(.+)/(0|[1-9][0-9]{0,3})", Pattern.DOTALL);
+    private static final Pattern LOOKS_LIKE_KEY_SUFFIX =
+            Pattern.compile(SharedPythonConstants.text("looksLikeKeySuffix"));
+    private static final Pattern FORBIDDEN_IN_NAME =
+            Pattern.compile(SharedPythonConstants.text("forbiddenInName"));
 
     private TopicPartitioning() {}
 
@@ -46,10 +49,15 @@ public final class TopicPartitioning {
 
     /** The name of a topic. Throws BUSMQ_CONFIG. */
     public static String checkTopic(String name) {
-        boolean topic = !name.isEmpty() && !name.contains(":members:") && !name.startsWith("channel:") && !name.startsWith("service:")
-                && name.equals(name.strip()) && !FORBIDDEN_IN_NAME.matcher(name).find();
+        boolean topic = !name.isEmpty()
+                && !name.contains(":members:")
+                && !name.startsWith("channel:")
+                && !name.startsWith("service:")
+                && name.equals(name.strip())
+                && !FORBIDDEN_IN_NAME.matcher(name).find();
         if (!topic || LOOKS_LIKE_KEY_SUFFIX.matcher(":" + name).find()) {
-            throw BusException.configError("the name of the topic is " + PyText.repr(name) + "; expected a text without spaces around it or control characters, "
+            throw BusException.configError("the name of the topic is " + PyText.repr(name)
+                    + "; expected a text without spaces around it or control characters, "
                     + "that is the beginning of no key of another queue or topic");
         }
         return name;

@@ -31,22 +31,29 @@ public final class WorkSplitter {
     public static Map<String, Long> shareOut(Map<String, Long> available, long most) {
         Map<String, Long> given = new LinkedHashMap<>();
         long each = most / Math.max(1, available.size());
-        if (most == each * available.size() && available.values().stream().allMatch(rows -> rows >= each)) {
-            available.keySet().forEach(queue -> given.put(queue, each)); // nothing to deal out further, and no order needed
+        if (most == each * available.size()
+                && available.values().stream().allMatch(rows -> rows >= each)) {
+            // Nothing to deal out further, and no order needed.
+            available.keySet().forEach(queue -> given.put(queue, each));
             return given;
         }
         available.keySet().forEach(queue -> given.put(queue, 0L));
-        List<String> open = new ArrayList<>(available.keySet().stream().filter(queue -> available.get(queue) > 0).toList());
-        open.sort(Comparator.comparing((String queue) -> available.get(queue)).thenComparing(OffsetJson.BY_CODE_POINT));
+        List<String> open = new ArrayList<>(available.keySet().stream()
+                .filter(queue -> available.get(queue) > 0)
+                .toList());
+        open.sort(Comparator.comparing((String queue) -> available.get(queue))
+                .thenComparing(OffsetJson.BY_CODE_POINT));
         long left = most;
         for (int at = 0; at < open.size() && left > 0; at++) {
             int waiting = open.size() - at;
             long fair = left / waiting;
             if (fair == 0) {
-                open.subList(open.size() - (int) left, open.size()).forEach(queue -> given.merge(queue, 1L, Long::sum));
+                open.subList(open.size() - (int) left, open.size())
+                        .forEach(queue -> given.merge(queue, 1L, Long::sum));
                 break;
             }
-            String queue = open.get(at); // the smallest: if it has less than its share, the others' share grows
+            // The smallest: if it has less than its share, the others' share grows.
+            String queue = open.get(at);
             given.put(queue, Math.min(available.get(queue), fair));
             left -= given.get(queue);
         }
@@ -63,7 +70,12 @@ public final class WorkSplitter {
         List<Range> runs = new ArrayList<>();
         for (long i = 0; i < most; i++) {
             long first = range.first() + size * i / most;
-            runs.add(new Range(range.queue(), range.born(), first, range.first() + size * (i + 1) / most - 1, range.server()));
+            runs.add(new Range(
+                    range.queue(),
+                    range.born(),
+                    first,
+                    range.first() + size * (i + 1) / most - 1,
+                    range.server()));
         }
         return runs;
     }
@@ -78,14 +90,17 @@ public final class WorkSplitter {
         for (Range range : ranges) {
             long parts = 1;
             if (minPartitions != null && minPartitions > ranges.size()) {
-                parts = Math.max(1, (long) Math.rint((double) minPartitions * range.rows() / total)); // rint: halves to even, as in Python
+                // rint: halves to even, as in Python.
+                parts = Math.max(
+                        1, (long) Math.rint((double) minPartitions * range.rows() / total));
             }
             if (maxRows != null) {
                 parts = Math.max(parts, (range.rows() + maxRows - 1) / maxRows);
             }
             cut.add(parts == 1 ? List.of(range) : split(range, parts));
         }
-        if (cut.stream().mapToInt(List::size).sum() <= Math.max(MAX_UNPACKED_RANGES, minPartitions == null ? 0 : minPartitions)) {
+        if (cut.stream().mapToInt(List::size).sum()
+                <= Math.max(MAX_UNPACKED_RANGES, minPartitions == null ? 0 : minPartitions)) {
             return cut.stream().flatMap(List::stream).map(List::of).toList();
         }
         return packSmallRanges(cut);

@@ -15,11 +15,14 @@ import org.apache.spark.sql.connector.catalog.TableCatalog;
  * the session, else Java for what it can do.
  */
 public enum EngineChoice {
-    JAVA, PYTHON;
+    JAVA,
+    PYTHON;
 
     /** The setting with which a session chooses for all its queries; the option overrides it. */
     public static final String SETTING = "spark.datasource.busmq.engine";
-    static final OptionRow<String> OPTION = OptionRow.of("engine", Parsers.oneOf("auto", "java", "python"));
+
+    static final OptionRow<String> OPTION =
+            OptionRow.of("engine", Parsers.oneOf("auto", "java", "python"));
     private static final Pattern OLD_SPARK = Pattern.compile("([0-3]\\.|4\\.0\\.).*");
 
     /**
@@ -29,16 +32,26 @@ public enum EngineChoice {
      * @param setting what the session says; null: nothing
      * @param environment the variables of this process
      */
-    public static EngineChoice of(Map<String, String> given, String setting, String spark, Map<String, String> environment) {
+    public static EngineChoice of(
+            Map<String, String> given,
+            String setting,
+            String spark,
+            Map<String, String> environment) {
         Map<String, String> options = withoutTableOptionPrefix(given);
         String option = options.get(OPTION.name());
-        String chosen = option != null ? parseEngine("option 'engine'", option) : setting != null ? parseEngine(SETTING, setting) : OPTION.fallback();
+        String chosen = option != null
+                ? parseEngine("option 'engine'", option)
+                : setting != null ? parseEngine(SETTING, setting) : OPTION.fallback();
         if (chosen.equals("python")) {
             return PYTHON;
         }
         String reason = whyNotJava(options, spark, environment);
         if (reason != null && chosen.equals("java")) {
-            throw engineError("java", reason, "Leave engine out, or set it to auto or python: the engine in Python has the same options");
+            throw engineError(
+                    "java",
+                    reason,
+                    "Leave engine out, or set it to auto or python: the engine in Python has the"
+                            + " same options");
         }
         return reason == null ? JAVA : PYTHON;
     }
@@ -49,22 +62,31 @@ public enum EngineChoice {
      */
     public static void requireJava(Map<String, String> given, String spark) {
         if (OLD_SPARK.matcher(spark).matches()) {
-            throw engineError("java", whySparkIsTooOld(spark), "Use format(\"busmq\"), which the engine in Python serves on this Spark");
+            throw engineError(
+                    "java",
+                    whySparkIsTooOld(spark),
+                    "Use format(\"busmq\"), which the engine in Python serves on this Spark");
         }
         Map<String, String> options = withoutTableOptionPrefix(given);
         String jobs = whyJobsNeedPython(options);
         if (jobs != null) {
-            throw engineError("java", jobs, "Use load() or save() of format(\"busmq\"), which the engine in Python serves");
+            throw engineError(
+                    "java",
+                    jobs,
+                    "Use load() or save() of format(\"busmq\"), which the engine in Python serves");
         }
         String option = options.get(OPTION.name());
         if (option != null && parseEngine("option 'engine'", option).equals("python")) {
-            throw engineError("python", "a table, a catalog and format(\"busmq-realtime\") are in Java only",
+            throw engineError(
+                    "python",
+                    "a table, a catalog and format(\"busmq-realtime\") are in Java only",
                     "Leave engine out, or use load() or save() of format(\"busmq\")");
         }
     }
 
     /** Why Java cannot do it; null: it can. */
-    private static String whyNotJava(Map<String, String> options, String spark, Map<String, String> environment) {
+    private static String whyNotJava(
+            Map<String, String> options, String spark, Map<String, String> environment) {
         if (OLD_SPARK.matcher(spark).matches()) {
             return whySparkIsTooOld(spark);
         }
@@ -74,11 +96,13 @@ public enum EngineChoice {
         }
         for (String name : options.keySet()) {
             if (name.toLowerCase(Locale.ROOT).startsWith("federation.")) {
-                return "option " + PyText.repr(name) + " is for a federation server, which Java does not reach";
+                return "option " + PyText.repr(name)
+                        + " is for a federation server, which Java does not reach";
             }
         }
         String url = options.getOrDefault("redis.url", "");
-        for (String each : (url.isEmpty() ? environment.getOrDefault("BUSMQ_REDIS_URL", "") : url).split("[ \\t]*,[ \\t]*")) {
+        for (String each : (url.isEmpty() ? environment.getOrDefault("BUSMQ_REDIS_URL", "") : url)
+                .split("[ \\t]*,[ \\t]*")) {
             if (each.toLowerCase(Locale.ROOT).startsWith("unix:")) {
                 return "redis.url names a unix socket, to which Java does not speak";
             }
@@ -87,7 +111,8 @@ public enum EngineChoice {
             Pattern.compile(options.getOrDefault("subscribePattern", ""));
             return null;
         } catch (PatternSyntaxException error) {
-            return "subscribePattern is no regular expression of Java (" + error.getDescription() + ")";
+            return "subscribePattern is no regular expression of Java (" + error.getDescription()
+                    + ")";
         }
     }
 
@@ -105,14 +130,16 @@ public enum EngineChoice {
     }
 
     private static BusException engineError(String engine, String reason, String remedy) {
-        return BusException.of(ErrorKind.ENGINE, "engine", engine, "reason", reason, "remedy", remedy);
+        return BusException.of(
+                ErrorKind.ENGINE, "engine", engine, "reason", reason, "remedy", remedy);
     }
 
     private static String parseEngine(String name, String text) {
         try {
             return OPTION.parse().apply(text);
         } catch (IllegalArgumentException error) {
-            throw BusException.configError(name + " is " + PyText.repr(text) + "; expected " + error.getMessage());
+            throw BusException.configError(
+                    name + " is " + PyText.repr(text) + "; expected " + error.getMessage());
         }
     }
 
@@ -120,7 +147,8 @@ public enum EngineChoice {
     public static Map<String, String> withoutTableOptionPrefix(Map<String, String> given) {
         Map<String, String> plain = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         String prefix = TableCatalog.OPTION_PREFIX;
-        given.forEach((name, value) -> plain.put(name.startsWith(prefix) ? name.substring(prefix.length()) : name, value));
+        given.forEach((name, value) ->
+                plain.put(name.startsWith(prefix) ? name.substring(prefix.length()) : name, value));
         return plain;
     }
 }

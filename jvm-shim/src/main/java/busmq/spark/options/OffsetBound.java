@@ -17,18 +17,29 @@ import java.util.regex.Pattern;
  */
 public record OffsetBound(Kind kind, long value, String text) implements Serializable {
     /** The form of a start. */
-    public enum Kind { EARLIEST, LATEST, ID, TIME, NEWEST }
+    public enum Kind {
+        EARLIEST,
+        LATEST,
+        ID,
+        TIME,
+        NEWEST
+    }
 
     /** From the oldest stored message. */
     public static final OffsetBound EARLIEST = new OffsetBound(Kind.EARLIEST, 0, "earliest");
     /** After the newest message. */
     public static final OffsetBound LATEST = new OffsetBound(Kind.LATEST, 0, "latest");
-    private static final Pattern RELATIVE = Pattern.compile("\\s*-\\s*([0-9]{1,12})\\s*(ms|s|m|h|d|messages?)\\s*");
-    private static final Pattern ISO = Pattern.compile(
-            "([0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\\.[0-9]{1,6})?)?)?)(Z|[+-][0-9]{2}:[0-9]{2})?");
-    private static final Map<String, Long> UNITS_MS = Map.of("ms", 1L, "s", 1000L, "m", 60_000L, "h", 3_600_000L, "d", 86_400_000L);
+
+    private static final Pattern RELATIVE =
+            Pattern.compile("\\s*-\\s*([0-9]{1,12})\\s*(ms|s|m|h|d|messages?)\\s*");
+    private static final Pattern ISO = Pattern.compile("([0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T"
+            + " ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\\.[0-9]{1,6})?)?)?)(Z|[+-][0-9]{2}:[0-9]{2})?");
+    private static final Map<String, Long> UNITS_MS =
+            Map.of("ms", 1L, "s", 1000L, "m", 60_000L, "h", 3_600_000L, "d", 86_400_000L);
     private static final long LATEST_MS = 253_402_300_799_999L;
-    private static final String WANTED_TIME = "a time such as 2026-05-01T12:00:00Z or 2026-05-01T12:00:00+02:00, or milliseconds since 1970";
+    private static final String WANTED_TIME =
+            "a time such as 2026-05-01T12:00:00Z or 2026-05-01T12:00:00+02:00, or milliseconds"
+                    + " since 1970";
 
     /** After the message with this id. */
     public static OffsetBound afterId(long last) {
@@ -53,7 +64,10 @@ public record OffsetBound(Kind kind, long value, String text) implements Seriali
         }
         long count = Long.parseLong(found.group(1));
         Long unit = UNITS_MS.get(found.group(2));
-        return unit == null ? new OffsetBound(Kind.NEWEST, count, "-" + count + " messages") : new OffsetBound(Kind.TIME, -Math.min(count, LATEST_MS / unit) * unit, text.strip());
+        return unit == null
+                ? new OffsetBound(Kind.NEWEST, count, "-" + count + " messages")
+                : new OffsetBound(
+                        Kind.TIME, -Math.min(count, LATEST_MS / unit) * unit, text.strip());
     }
 
     private static OffsetBound iso(String text) {
@@ -77,10 +91,13 @@ public record OffsetBound(Kind kind, long value, String text) implements Seriali
                 throw new IllegalArgumentException(WANTED_TIME);
             }
             if (found.group(2) == null) {
-                throw new IllegalArgumentException(WANTED_TIME + "; without Z or an offset from UTC a time is none");
+                throw new IllegalArgumentException(
+                        WANTED_TIME + "; without Z or an offset from UTC a time is none");
             }
             try {
-                ms = OffsetDateTime.parse(stripped.replace(' ', 'T')).toInstant().toEpochMilli();
+                ms = OffsetDateTime.parse(stripped.replace(' ', 'T'))
+                        .toInstant()
+                        .toEpochMilli();
             } catch (DateTimeException error) {
                 throw new IllegalArgumentException(WANTED_TIME);
             }

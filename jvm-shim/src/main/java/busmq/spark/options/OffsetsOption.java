@@ -19,16 +19,24 @@ import java.util.stream.Stream;
  *
  * @param all null where the option says nothing about a queue
  */
-public record OffsetsOption(OffsetBound all, Map<String, OffsetBound> queues, Map<String, Map<String, OffsetBound>> sources) implements Serializable {
+public record OffsetsOption(
+        OffsetBound all,
+        Map<String, OffsetBound> queues,
+        Map<String, Map<String, OffsetBound>> sources)
+        implements Serializable {
     static final OffsetsOption NOT_GIVEN = new OffsetsOption(null, Map.of(), Map.of());
     private static final long ID_LIMIT = SharedPythonConstants.number("maxId") + 1;
-    private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
+    private static final ObjectMapper JSON = new ObjectMapper()
+            .enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
             .enable(JsonParser.Feature.STRICT_DUPLICATE_DETECTION);
-    private static final String WANTED = "earliest, latest, -10m, -2h, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as "
-            + "{\"orders\": 41, \"audit\": \"latest\", \"clicks\": \"-10m\"} (an id is the last one that counts as read)";
+    private static final String WANTED =
+            "earliest, latest, -10m, -2h, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z,"
+                + " or JSON such as {\"orders\": 41, \"audit\": \"latest\", \"clicks\": \"-10m\"}"
+                + " (an id is the last one that counts as read)";
     private static final String WANTED_END =
-            "latest, -10m, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as {\"orders\": 41, \"clicks\": \"-10m\"} "
-                    + "(an id is the last one that is read)";
+            "latest, -10m, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such"
+                    + " as {\"orders\": 41, \"clicks\": \"-10m\"} (an id is the last one that is"
+                    + " read)";
 
     static OffsetsOption parse(String text) {
         OffsetBound word = OffsetBound.parseWordOrTime(text);
@@ -49,7 +57,9 @@ public record OffsetsOption(OffsetBound all, Map<String, OffsetBound> queues, Ma
         found.properties().forEach(entry -> {
             if (entry.getValue().isObject()) {
                 Map<String, OffsetBound> nested = new HashMap<>();
-                entry.getValue().properties().forEach(inner -> nested.put(inner.getKey(), parseStart(inner.getValue())));
+                entry.getValue()
+                        .properties()
+                        .forEach(inner -> nested.put(inner.getKey(), parseStart(inner.getValue())));
                 sources.put(entry.getKey(), nested);
             } else {
                 queues.put(entry.getKey(), parseStart(entry.getValue()));
@@ -73,11 +83,15 @@ public record OffsetsOption(OffsetBound all, Map<String, OffsetBound> queues, Ma
     }
 
     private static OffsetBound parseStart(JsonNode value) {
-        OffsetBound word = value.isTextual() ? OffsetBound.parseWordOrTime(value.textValue()) : null;
+        OffsetBound word =
+                value.isTextual() ? OffsetBound.parseWordOrTime(value.textValue()) : null;
         if (word != null) {
             return word;
         }
-        if (!value.isIntegralNumber() || !value.canConvertToLong() || value.longValue() < 0 || value.longValue() >= ID_LIMIT) {
+        if (!value.isIntegralNumber()
+                || !value.canConvertToLong()
+                || value.longValue() < 0
+                || value.longValue() >= ID_LIMIT) {
             throw new IllegalArgumentException(WANTED);
         }
         return OffsetBound.afterId(value.longValue());
@@ -91,8 +105,12 @@ public record OffsetsOption(OffsetBound all, Map<String, OffsetBound> queues, Ma
 
     /** Whether any queue has a start of this kind. */
     public boolean hasKind(OffsetBound.Kind kind) {
-        return Stream.of(Stream.ofNullable(all), queues.values().stream(), sources.values().stream().flatMap(nested -> nested.values().stream()))
-                .flatMap(each -> each).anyMatch(start -> start.kind() == kind);
+        return Stream.of(
+                        Stream.ofNullable(all),
+                        queues.values().stream(),
+                        sources.values().stream().flatMap(nested -> nested.values().stream()))
+                .flatMap(each -> each)
+                .anyMatch(start -> start.kind() == kind);
     }
 
     boolean isGiven() {

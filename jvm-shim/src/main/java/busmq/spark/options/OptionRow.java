@@ -18,7 +18,11 @@ record OptionRow<T>(String name, String alias, Function<String, T> parse, T fall
     /** Make a row; {@code absent} is the value where the contract has no default. */
     static <T> OptionRow<T> of(String name, Function<String, T> parse, T absent) {
         SharedPythonConstants.Option option = SharedPythonConstants.option(name);
-        return new OptionRow<>(name, option.alias(), parse, option.fallback() == null ? absent : parse.apply(option.fallback()));
+        return new OptionRow<>(
+                name,
+                option.alias(),
+                parse,
+                option.fallback() == null ? absent : parse.apply(option.fallback()));
     }
 
     List<String> allNames() {

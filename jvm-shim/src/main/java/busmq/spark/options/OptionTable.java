@@ -27,7 +27,8 @@ final class OptionTable {
     OptionTable(String use, List<OptionRow<?>> rows) {
         Set<String> names = rows.stream().map(OptionRow::name).collect(Collectors.toSet());
         if (!names.equals(SharedPythonConstants.optionNames(use))) {
-            throw new IllegalStateException("the options of a " + use + " are " + names + ", those of contract.json " + SharedPythonConstants.optionNames(use));
+            throw new IllegalStateException("the options of a " + use + " are " + names
+                    + ", those of contract.json " + SharedPythonConstants.optionNames(use));
         }
         for (OptionRow<?> row : rows) {
             row.allNames().forEach(name -> this.rows.put(name.toLowerCase(Locale.ROOT), row));
@@ -40,8 +41,10 @@ final class OptionTable {
         given.forEach((name, text) -> {
             String low = name.toLowerCase(Locale.ROOT);
             if (low.startsWith("federation.")) {
-                throw BusException.configError("option " + PyText.repr(name) + " is for a federation server, which format(\"busmq-realtime\") does not "
-                        + "reach; use format(\"busmq\"), which has the same options, or a Redis that can be reached from here");
+                throw BusException.configError("option " + PyText.repr(name)
+                        + " is for a federation server, which format(\"busmq-realtime\")"
+                        + " does not reach; use format(\"busmq\"), which has the same"
+                        + " options, or a Redis that can be reached from here");
             }
             OptionRow<?> row = rows.get(low);
             if (row != null) {
@@ -55,14 +58,23 @@ final class OptionTable {
 
     private String describeUnknown(String name) {
         String near = Suggestion.nearest(name.toLowerCase(Locale.ROOT), rows.keySet());
-        String hint = near == null ? "known are: " + String.join(", ", rows.values().stream().map(OptionRow::name).distinct().sorted().toList())
+        String hint = near == null
+                ? "known are: "
+                        + String.join(
+                                ", ",
+                                rows.values().stream()
+                                        .map(OptionRow::name)
+                                        .distinct()
+                                        .sorted()
+                                        .toList())
                 : "did you mean " + PyText.repr(rows.get(near).name()) + "?";
         String kafkaHint = SharedPythonConstants.kafkaOptionHint(name.toLowerCase(Locale.ROOT));
         if (kafkaHint != null) {
             hint = kafkaHint;
         }
         if (name.equalsIgnoreCase("path")) {
-            hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path";
+            hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call"
+                    + " load() or save() without a path";
         }
         return "unknown option " + PyText.repr(name) + "; " + hint;
     }
@@ -75,16 +87,21 @@ final class OptionTable {
         private void add(OptionRow<?> row, String name, String text) {
             String first = givenNames.putIfAbsent(row, name);
             if (first != null) {
-                Comparator<String> ownNameFirst = Comparator.comparing(each -> !each.equals(row.name()));
-                List<String> both = Stream.of(first, name).sorted(ownNameFirst.thenComparing(Comparator.naturalOrder())).toList();
-                throw BusException.configError("option " + PyText.repr(both.get(0)) + " is given twice, also as "
-                        + PyText.repr(both.get(1)) + "; give it once");
+                Comparator<String> ownNameFirst =
+                        Comparator.comparing(each -> !each.equals(row.name()));
+                List<String> both = Stream.of(first, name)
+                        .sorted(ownNameFirst.thenComparing(Comparator.naturalOrder()))
+                        .toList();
+                throw BusException.configError(
+                        "option " + PyText.repr(both.get(0)) + " is given twice, also as "
+                                + PyText.repr(both.get(1)) + "; give it once");
             }
             try {
                 given.put(row, row.parse().apply(text));
             } catch (IllegalArgumentException error) {
                 String shown = row.isSecret() ? "***" : PyText.repr(text);
-                throw BusException.configError("option " + PyText.repr(row.name()) + " is " + shown + "; expected " + error.getMessage());
+                throw BusException.configError("option " + PyText.repr(row.name()) + " is " + shown
+                        + "; expected " + error.getMessage());
             }
         }
 

@@ -18,25 +18,33 @@ import java.util.stream.Stream;
 
 /** Texts to values, as {@code parsers.py} parses them. */
 final class Parsers {
-    private static final Pattern DURATION = Pattern.compile("[ \\t]*([0-9]+)[ \\t]*([smhd]?)[ \\t]*");
-    private static final Map<String, Long> SECONDS_PER_UNIT = SharedPythonConstants.units("seconds");
-    private static final Pattern SIZE = Pattern.compile("[ \\t]*([0-9]{1,15})[ \\t]*([kmg]?)b?[ \\t]*");
+    private static final Pattern DURATION =
+            Pattern.compile("[ \\t]*([0-9]+)[ \\t]*([smhd]?)[ \\t]*");
+    private static final Map<String, Long> SECONDS_PER_UNIT =
+            SharedPythonConstants.units("seconds");
+    private static final Pattern SIZE =
+            Pattern.compile("[ \\t]*([0-9]{1,15})[ \\t]*([kmg]?)b?[ \\t]*");
     private static final Map<String, Long> BYTES_PER_UNIT = SharedPythonConstants.units("bytes");
     /** What PySpark makes of bytes, a collection or an object where an option takes a text. */
-    private static final Pattern PYTHON_VALUE = Pattern.compile(SharedPythonConstants.text("pythonValue"), Pattern.DOTALL);
-    private static final Pattern PYTHON_TUPLE = Pattern.compile(SharedPythonConstants.text("pythonTuple"), Pattern.DOTALL);
-    private static final String PYTHON_VALUE_PROBLEM = SharedPythonConstants.text("pythonValueProblem");
-    private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
+    private static final Pattern PYTHON_VALUE =
+            Pattern.compile(SharedPythonConstants.text("pythonValue"), Pattern.DOTALL);
 
-    private Parsers() {
-    }
+    private static final Pattern PYTHON_TUPLE =
+            Pattern.compile(SharedPythonConstants.text("pythonTuple"), Pattern.DOTALL);
+    private static final String PYTHON_VALUE_PROBLEM =
+            SharedPythonConstants.text("pythonValueProblem");
+    private static final ObjectMapper JSON =
+            new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
+
+    private Parsers() {}
 
     /** The text as it is; refused with a character that files and shells leave at its ends. */
     static String secretText(String text) {
         String stray = text.isEmpty() ? "" : strayEnd(text);
         if (!stray.isEmpty()) {
             throw new IllegalArgumentException("no " + stray
-                    + ": nothing is taken away in silence. A Redis password that has it goes percent-encoded into redis.url");
+                    + ": nothing is taken away in silence. A Redis password that has it"
+                    + " goes percent-encoded into redis.url");
         }
         return text;
     }
@@ -50,7 +58,9 @@ final class Parsers {
         if (!strayName(last).isEmpty()) {
             return strayName(last) + " at its end";
         }
-        return text.length() > 1 && first == last && "\"'`".indexOf(first) >= 0 ? "quotes around it" : "";
+        return text.length() > 1 && first == last && "\"'`".indexOf(first) >= 0
+                ? "quotes around it"
+                : "";
     }
 
     private static String strayName(int point) {
@@ -60,7 +70,9 @@ final class Parsers {
         if (point == 0xFEFF) {
             return "byte-order mark";
         }
-        return Character.isSpaceChar(point) ? "blank" : Character.isISOControl(point) ? "control character" : "";
+        return Character.isSpaceChar(point)
+                ? "blank"
+                : Character.isISOControl(point) ? "control character" : "";
     }
 
     static Function<String, Long> whole(long least) {
@@ -74,7 +86,9 @@ final class Parsers {
     private static Function<String, Long> whole(long least, long most, String wanted) {
         return text -> {
             String digits = withoutBlanks(text);
-            if (!digits.matches("[0-9]{1,18}") || Long.parseLong(digits) < least || Long.parseLong(digits) > most) {
+            if (!digits.matches("[0-9]{1,18}")
+                    || Long.parseLong(digits) < least
+                    || Long.parseLong(digits) > most) {
                 throw new IllegalArgumentException(wanted);
             }
             return Long.parseLong(digits);
@@ -90,15 +104,21 @@ final class Parsers {
     }
 
     static Function<String, String> oneOf(String... words) {
-        return text -> Arrays.stream(words).filter(word -> word.equalsIgnoreCase(withoutBlanks(text))).findFirst()
-                .orElseThrow(() -> new IllegalArgumentException("one of " + String.join(", ", words)));
+        return text -> Arrays.stream(words)
+                .filter(word -> word.equalsIgnoreCase(withoutBlanks(text)))
+                .findFirst()
+                .orElseThrow(
+                        () -> new IllegalArgumentException("one of " + String.join(", ", words)));
     }
 
     /** Seconds. */
     static long duration(String text) {
         Matcher found = DURATION.matcher(text.toLowerCase(Locale.ROOT));
-        if (!found.matches() || found.group(1).length() > 12 || Long.parseLong(found.group(1)) < 1) {
-            throw new IllegalArgumentException("seconds, or a number with s, m, h or d: 30s, 12h, 7d");
+        if (!found.matches()
+                || found.group(1).length() > 12
+                || Long.parseLong(found.group(1)) < 1) {
+            throw new IllegalArgumentException(
+                    "seconds, or a number with s, m, h or d: 30s, 12h, 7d");
         }
         return Long.parseLong(found.group(1)) * SECONDS_PER_UNIT.get(found.group(2));
     }
@@ -109,13 +129,15 @@ final class Parsers {
         if (!found.matches() || Long.parseLong(found.group(1)) < 1) {
             throw new IllegalArgumentException("bytes, or a number with k, m or g: 64k, 10m, 1g");
         }
-        return Math.multiplyExact(Long.parseLong(found.group(1)), BYTES_PER_UNIT.get(found.group(2)));
+        return Math.multiplyExact(
+                Long.parseLong(found.group(1)), BYTES_PER_UNIT.get(found.group(2)));
     }
 
     /** A comma list, or a JSON list, where a name may hold commas and spaces. */
     static List<String> names(String text) {
         String wanted =
-                "queue names with commas between them, such as orders,audit, or a JSON list, such as [\"orders\", \"a,b\"]";
+                "queue names with commas between them, such as orders,audit, or a JSON list, such"
+                        + " as [\"orders\", \"a,b\"]";
         if (withoutBlanks(text).startsWith("[")) {
             List<String> found = jsonNames(text).distinct().toList();
             if (found.isEmpty()) {
@@ -124,14 +146,16 @@ final class Parsers {
             return found;
         }
         if (Texts.looksLikePython(text)) {
-            throw new IllegalArgumentException(wanted + "; this " + Texts.describeStrayCharacter(text, false));
+            throw new IllegalArgumentException(
+                    wanted + "; this " + Texts.describeStrayCharacter(text, false));
         }
         List<String> found = Texts.splitAtCommas(text);
         if (PYTHON_VALUE.matcher(text).matches()) {
             throw new IllegalArgumentException(wanted + "; " + PYTHON_VALUE_PROBLEM);
         }
         for (String name : found) {
-            String problem = name.isEmpty() ? "is empty" : Texts.describeStrayCharacter(name, false);
+            String problem =
+                    name.isEmpty() ? "is empty" : Texts.describeStrayCharacter(name, false);
             if (problem != null) {
                 throw new IllegalArgumentException(wanted + "; one of the names " + problem);
             }
@@ -143,7 +167,9 @@ final class Parsers {
         try {
             List<String> found = new ArrayList<>();
             for (JsonNode each : JSON.readTree(text)) {
-                if (!each.isTextual() || each.textValue().isEmpty() || !Texts.isUtf8(each.textValue())) {
+                if (!each.isTextual()
+                        || each.textValue().isEmpty()
+                        || !Texts.isUtf8(each.textValue())) {
                     return Stream.empty();
                 }
                 found.add(each.textValue());
@@ -180,7 +206,8 @@ final class Parsers {
     static String redisUrl(String text) {
         if (withoutBlanks(text).isEmpty()) {
             throw new IllegalArgumentException(
-                    "redis://host:port, or several separated by commas; leave it out for BUSMQ_REDIS_URL");
+                    "redis://host:port, or several separated by commas; leave it out for"
+                            + " BUSMQ_REDIS_URL");
         }
         return text;
     }
@@ -203,7 +230,8 @@ final class Parsers {
         try {
             Pattern.compile(text);
         } catch (PatternSyntaxException error) {
-            throw new IllegalArgumentException("a Java regular expression (" + error.getDescription() + ")");
+            throw new IllegalArgumentException(
+                    "a Java regular expression (" + error.getDescription() + ")");
         }
         return text;
     }

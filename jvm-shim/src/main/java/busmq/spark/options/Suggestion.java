@@ -9,8 +9,7 @@ import java.util.Collection;
 final class Suggestion {
     private static final double LEAST_RATIO = 0.6;
 
-    private Suggestion() {
-    }
+    private Suggestion() {}
 
     /** The word most like this one, or null when none is like it. */
     static String nearest(String word, Collection<String> words) {
@@ -27,7 +26,9 @@ final class Suggestion {
     }
 
     private static double ratio(String a, String b) {
-        return a.isEmpty() && b.isEmpty() ? 1 : 2.0 * countCommonCharacters(a, b) / (a.length() + b.length());
+        return a.isEmpty() && b.isEmpty()
+                ? 1
+                : 2.0 * countCommonCharacters(a, b) / (a.length() + b.length());
     }
 
     private static int countCommonCharacters(String a, String b) {
@@ -37,7 +38,9 @@ final class Suggestion {
         for (int i = 0; i < a.length(); i++) {
             for (int j = 0; j < b.length(); j++) {
                 int same = 0;
-                while (i + same < a.length() && j + same < b.length() && a.charAt(i + same) == b.charAt(j + same)) {
+                while (i + same < a.length()
+                        && j + same < b.length()
+                        && a.charAt(i + same) == b.charAt(j + same)) {
                     same++;
                 }
                 if (same > length) {
@@ -47,7 +50,11 @@ final class Suggestion {
                 }
             }
         }
-        return length == 0 ? 0 : length + countCommonCharacters(a.substring(0, startA), b.substring(0, startB))
-                + countCommonCharacters(a.substring(startA + length), b.substring(startB + length));
+        return length == 0
+                ? 0
+                : length
+                        + countCommonCharacters(a.substring(0, startA), b.substring(0, startB))
+                        + countCommonCharacters(
+                                a.substring(startA + length), b.substring(startB + length));
     }
 }

@@ -11,12 +11,12 @@ public final class Texts {
      * items.
      */
     private static final Pattern COMMA = Pattern.compile("[ \\t]*,[ \\t]*");
+
     private static final Pattern PYTHON_COLLECTION =
             Pattern.compile("[(\\[{]\\s*b?['\"].*['\"],?\\s*[)\\]}]|b'.*'|b\".*\"");
     private static final Pattern CONTROL = Pattern.compile("[\\x00-\\x1f\\x7f]");
 
-    private Texts() {
-    }
+    private Texts() {}
 
     /** The items of a comma list, empty ones among them. */
     public static List<String> splitAtCommas(String text) {
@@ -33,7 +33,8 @@ public final class Texts {
         if (text.endsWith("\n") || text.endsWith("\r")) {
             return "ends with a line break, as text that was read from a file does; take it off";
         }
-        if (!text.isEmpty() && (isBlank(text.charAt(0)) || isBlank(text.charAt(text.length() - 1)))) {
+        if (!text.isEmpty()
+                && (isBlank(text.charAt(0)) || isBlank(text.charAt(text.length() - 1)))) {
             return "begins or ends with a blank; take it off";
         }
         if (CONTROL.matcher(text).find()) {
@@ -43,7 +44,8 @@ public final class Texts {
             return "has half of a surrogate pair in it, which UTF-8 cannot hold";
         }
         if (looksLikePython(text)) {
-            return "looks like a list, tuple or bytes of Python that became text; join its items with commas";
+            return "looks like a list, tuple or bytes of Python that became text; join its items"
+                    + " with commas";
         }
         return inside && text.contains(" ") ? "has a blank in it" : null;
     }

@@ -36,7 +36,8 @@ public final class PythonDataSourceDelegate {
     }
 
     /** The table with these columns. */
-    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    public Table getTable(
+            StructType schema, Transform[] partitioning, Map<String, String> properties) {
         return new PythonTable(python.getTable(schema, partitioning, properties));
     }
 
@@ -53,7 +54,8 @@ public final class PythonDataSourceDelegate {
             return table.name();
         }
 
-        @SuppressWarnings("deprecation") // Spark asks for columns(), whose default takes them from here
+        // Spark asks for columns(), whose default takes them from here.
+        @SuppressWarnings("deprecation")
         @Override
         public StructType schema() {
             return table.schema();
@@ -71,7 +73,9 @@ public final class PythonDataSourceDelegate {
 
         @Override
         public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-            return ((SupportsWrite) table).newWriteBuilder(new VersionedWrite(info.queryId(), info.schema(), withJarVersion(info.options())));
+            return ((SupportsWrite) table)
+                    .newWriteBuilder(new VersionedWrite(
+                            info.queryId(), info.schema(), withJarVersion(info.options())));
         }
 
         @Override
@@ -80,6 +84,7 @@ public final class PythonDataSourceDelegate {
         }
     }
 
-    private record VersionedWrite(String queryId, StructType schema, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
-    }
+    private record VersionedWrite(
+            String queryId, StructType schema, CaseInsensitiveStringMap options)
+            implements LogicalWriteInfo {}
 }

@@ -57,8 +57,7 @@ final class ClusterLink extends SingleCallerLink {
     }
 
     private void runRound(ClusterPipeline clusterPipeline, List<RedisCall> calls) {
-        record SentBatch(NodeBatch batch, JedisConnection connection, int replies) {
-        }
+        record SentBatch(NodeBatch batch, JedisConnection connection, int replies) {}
         List<SentBatch> sent = new ArrayList<>();
         int read = 0;
         try {
@@ -75,23 +74,32 @@ final class ClusterLink extends SingleCallerLink {
                     continue;
                 }
                 try {
-                    sent.add(new SentBatch(batch, connection, batch.send(connection, calls, clusterPipeline.withScriptText)));
+                    sent.add(new SentBatch(
+                            batch,
+                            connection,
+                            batch.send(connection, calls, clusterPipeline.withScriptText)));
                 } catch (JedisException error) {
                     dropConnection(batch.node());
-                    clusterPipeline.onConnectionLost(batch, ErrorTranslator.translate(error, cluster));
+                    clusterPipeline.onConnectionLost(
+                            batch, ErrorTranslator.translate(error, cluster));
                 }
             }
             for (; read < sent.size(); read++) {
                 SentBatch each = sent.get(read);
                 try {
-                    clusterPipeline.addReplies(each.batch, each.batch.withoutAskingReplies(each.connection.flushAndRead(each.replies)));
+                    clusterPipeline.addReplies(
+                            each.batch,
+                            each.batch.withoutAskingReplies(
+                                    each.connection.flushAndRead(each.replies)));
                 } catch (JedisException error) {
                     dropConnection(each.batch.node());
-                    clusterPipeline.onConnectionLost(each.batch, ErrorTranslator.translate(error, cluster));
+                    clusterPipeline.onConnectionLost(
+                            each.batch, ErrorTranslator.translate(error, cluster));
                 }
             }
         } finally {
-            sent.subList(read, sent.size()).forEach(each -> dropConnection(each.batch.node())); // its replies would be taken for others'
+            // Otherwise later calls would receive its replies.
+            sent.subList(read, sent.size()).forEach(each -> dropConnection(each.batch.node()));
         }
         slotMap = slotMap.withMoved(clusterPipeline.movedSlots);
     }
@@ -122,7 +130,9 @@ final class ClusterLink extends SingleCallerLink {
     private void refresh(Set<NodeAddress> dead) {
         slotMap = cluster.fetchSlotMap(slotMap == null ? Set.of() : slotMap.masters(), dead);
         Set<NodeAddress> masters = slotMap.masters();
-        List.copyOf(connections.keySet()).stream().filter(node -> !masters.contains(node)).forEach(this::dropConnection);
+        List.copyOf(connections.keySet()).stream()
+                .filter(node -> !masters.contains(node))
+                .forEach(this::dropConnection);
     }
 
     /**
@@ -134,7 +144,9 @@ final class ClusterLink extends SingleCallerLink {
         while (true) {
             try {
                 refresh(Set.of());
-                return slotMap.masters().stream().map(node -> ask.apply(new NodeLink(node))).toList();
+                return slotMap.masters().stream()
+                        .map(node -> ask.apply(new NodeLink(node)))
+                        .toList();
             } catch (NoServerReachable | BusException error) {
                 retry.pause(error, cluster);
             }
@@ -175,7 +187,9 @@ final class ClusterLink extends SingleCallerLink {
             try {
                 calls.forEach(call -> connectionTo(node).bufferCall(call, true));
                 return connectionTo(node).flushAndRead(calls.size()).stream()
-                        .<Object>map(reply -> reply instanceof JedisDataException refused ? ErrorTranslator.translate(refused, cluster) : reply)
+                        .<Object>map(reply -> reply instanceof JedisDataException refused
+                                ? ErrorTranslator.translate(refused, cluster)
+                                : reply)
                         .toList();
             } catch (JedisException error) {
                 dropConnection(node);

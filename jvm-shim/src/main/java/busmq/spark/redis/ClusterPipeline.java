@@ -37,8 +37,10 @@ final class ClusterPipeline {
      * on does not.
      */
     private static final int MAX_REDIRECTIONS = SharedPythonConstants.intNumber("maxRedirections");
+
     private static final int NO_SLOT = -1;
-    private static final Set<String> KEYLESS_COMMANDS = SharedPythonConstants.words("keylessCommands");
+    private static final Set<String> KEYLESS_COMMANDS =
+            SharedPythonConstants.words("keylessCommands");
 
     /** The calls that are still to be answered. */
     final Set<Integer> pending = new TreeSet<>();
@@ -77,9 +79,13 @@ final class ClusterPipeline {
 
     private static int slotOf(RedisCall call) {
         if (call.script() != null) {
-            return call.keyCount() == 0 ? NO_SLOT : JedisClusterCRC16.getSlot(call.words().get(0));
+            return call.keyCount() == 0
+                    ? NO_SLOT
+                    : JedisClusterCRC16.getSlot(call.words().get(0));
         }
-        boolean keyless = call.words().size() < 2 || KEYLESS_COMMANDS.contains(new String(call.words().get(0)).toUpperCase(Locale.ROOT));
+        boolean keyless = call.words().size() < 2
+                || KEYLESS_COMMANDS.contains(
+                        new String(call.words().get(0)).toUpperCase(Locale.ROOT));
         return keyless ? NO_SLOT : JedisClusterCRC16.getSlot(call.words().get(1));
     }
 
@@ -95,7 +101,9 @@ final class ClusterPipeline {
         NodeAddress anywhere = nodeForKeyless(map);
         for (int place : pending) {
             NodeAddress redirected = askNodes.remove(place);
-            NodeAddress node = redirected != null ? redirected : slots[place] == NO_SLOT ? anywhere : map.owner(slots[place]);
+            NodeAddress node = redirected != null
+                    ? redirected
+                    : slots[place] == NO_SLOT ? anywhere : map.owner(slots[place]);
             if (node == null) {
                 mapIsStale = true;
                 retryReason = linkLostError("no node serves slot " + slots[place]);
@@ -117,7 +125,9 @@ final class ClusterPipeline {
             }
         }
         List<NodeAddress> masters = new ArrayList<>(map.masters());
-        return masters.isEmpty() ? null : masters.get(ThreadLocalRandom.current().nextInt(masters.size()));
+        return masters.isEmpty()
+                ? null
+                : masters.get(ThreadLocalRandom.current().nextInt(masters.size()));
     }
 
     /** The replies to a batch. */
@@ -134,7 +144,8 @@ final class ClusterPipeline {
             pending.remove(place);
             replies[place] = answers.get(i);
             if (slot != NO_SLOT && refused.containsKey(slot) && (once || refused.get(slot))) {
-                doubtError = linkLostError("slot " + slot + " changed its node between two calls of one step");
+                doubtError = linkLostError(
+                        "slot " + slot + " changed its node between two calls of one step");
             }
         }
     }
@@ -168,7 +179,10 @@ final class ClusterPipeline {
     List<Object> repliesAndErrors(BusException unanswered) {
         pending.forEach(place -> replies[place] = unanswered);
         return Arrays.stream(replies)
-                .map(reply -> reply instanceof JedisDataException refused ? ErrorTranslator.translate(refused, endpoint) : reply).toList();
+                .map(reply -> reply instanceof JedisDataException refused
+                        ? ErrorTranslator.translate(refused, endpoint)
+                        : reply)
+                .toList();
     }
 
     /** Whether the reply says that the call was not executed and should go again. */
@@ -201,12 +215,14 @@ final class ClusterPipeline {
         }
         if (++redirections > MAX_REDIRECTIONS * calls.size()) {
             mapIsStale = true;
-            retryReason = linkLostError("slot " + slots[place] + " is redirected again and again, now to " + found.node().host() + ":"
-                    + found.node().port());
+            retryReason =
+                    linkLostError("slot " + slots[place] + " is redirected again and again, now to "
+                            + found.node().host() + ":" + found.node().port());
         }
     }
 
     private BusException linkLostError(String reason) {
-        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedAddress(), "reason", reason);
+        return BusException.of(
+                ErrorKind.LINK_LOST, "url", endpoint.maskedAddress(), "reason", reason);
     }
 }

@@ -20,7 +20,9 @@ import redis.clients.jedis.exceptions.JedisException;
 record ClusterSeeds(List<RedisServerAddress> seeds) implements RedisEndpoint {
     @Override
     public String maskedAddress() {
-        return seeds.stream().map(RedisServerAddress::maskedAddress).collect(Collectors.joining(","));
+        return seeds.stream()
+                .map(RedisServerAddress::maskedAddress)
+                .collect(Collectors.joining(","));
     }
 
     @Override
@@ -36,7 +38,8 @@ record ClusterSeeds(List<RedisServerAddress> seeds) implements RedisEndpoint {
     /** A master, whichever: notifications reach every node. */
     @Override
     public RedisServerAddress resolve() {
-        List<NodeAddress> masters = new ArrayList<>(fetchSlotMap(Set.of(), Set.of()).masters());
+        List<NodeAddress> masters =
+                new ArrayList<>(fetchSlotMap(Set.of(), Set.of()).masters());
         return server(masters.get(ThreadLocalRandom.current().nextInt(masters.size())));
     }
 
@@ -45,7 +48,9 @@ record ClusterSeeds(List<RedisServerAddress> seeds) implements RedisEndpoint {
      * seed.
      */
     RedisServerAddress server(NodeAddress node) {
-        return seeds.stream().filter(seed -> seed.host().equals(node.host()) && seed.port() == node.port()).findFirst()
+        return seeds.stream()
+                .filter(seed -> seed.host().equals(node.host()) && seed.port() == node.port())
+                .findFirst()
                 .orElseGet(() -> seeds.get(0).withAddress(node.host(), node.port()));
     }
 
@@ -58,16 +63,24 @@ record ClusterSeeds(List<RedisServerAddress> seeds) implements RedisEndpoint {
         for (NodeAddress node : nodesToAsk(known, dead)) {
             RedisServerAddress server = server(node);
             try {
-                List<?> reply = (List<?>) JedisConnection.ask(server, RedisCall.command("CLUSTER", "SLOTS"));
+                List<?> reply = (List<?>)
+                        JedisConnection.ask(server, RedisCall.command("CLUSTER", "SLOTS"));
                 if (!reply.isEmpty()) {
                     return SlotMap.parse(reply, server.host());
                 }
-                worst = worstError(BusException.of(ErrorKind.LINK_LOST, "url", server.maskedAddress(), "reason",
-                        "this node knows of no slots; is the cluster formed?"), worst);
+                worst = worstError(
+                        BusException.of(
+                                ErrorKind.LINK_LOST,
+                                "url",
+                                server.maskedAddress(),
+                                "reason",
+                                "this node knows of no slots; is the cluster formed?"),
+                        worst);
             } catch (JedisException error) {
                 if (String.valueOf(error.getMessage()).contains("cluster support disabled")) {
-                    throw BusException.configError("redis.layout is cluster, but " + server.maskedAddress()
-                            + " is no node of a cluster; leave redis.layout at direct");
+                    throw BusException.configError(
+                            "redis.layout is cluster, but " + server.maskedAddress()
+                                    + " is no node of a cluster; leave redis.layout at direct");
                 }
                 worst = worstError(ErrorTranslator.translate(error, server), worst);
             }
@@ -75,14 +88,16 @@ record ClusterSeeds(List<RedisServerAddress> seeds) implements RedisEndpoint {
         if (!worst.retriable()) {
             throw worst;
         }
-        throw new NoServerReachable("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
+        throw new NoServerReachable("no node of the cluster answers: "
+                + worst.getMessageParameters().get("reason"));
     }
 
     private List<NodeAddress> nodesToAsk(Collection<NodeAddress> known, Set<NodeAddress> dead) {
         Set<NodeAddress> nodes = new LinkedHashSet<>(known);
         seeds.forEach(seed -> nodes.add(new NodeAddress(seed.host(), seed.port())));
         List<NodeAddress> order = new ArrayList<>(nodes);
-        Collections.shuffle(order); // so that a node that is cut off from the others, and has an old map, is not the first each time
+        // Otherwise a node that is cut off and has an old map could be the first each time.
+        Collections.shuffle(order);
         order.sort(Comparator.comparing(dead::contains));
         return order;
     }

@@ -31,20 +31,29 @@ final class JedisConnection extends Connection {
      * Longest wait for one reply. Every script of ours takes milliseconds; one that takes longer
      * counts as unreachable. Shorter in tests.
      */
-    static final int REPLY_MS = Integer.getInteger("busmq.replyMs", SharedPythonConstants.intNumber("replyMs"));
+    static final int REPLY_MS =
+            Integer.getInteger("busmq.replyMs", SharedPythonConstants.intNumber("replyMs"));
     /**
      * Longest wait for one sentinel, or for one node that is asked for the slots: others may answer
      * sooner.
      */
     static final int NODE_TIMEOUT_MS = SharedPythonConstants.intNumber("nodeTimeoutMs");
+
     private static final Logger LOG = LoggerFactory.getLogger(JedisConnection.class);
     private static final RedisCall ROLE = RedisCall.command("ROLE");
     private static final RedisCall SET_NAME = RedisCall.command("CLIENT", "SETNAME", "busmq_spark");
 
     private JedisConnection(RedisServerAddress server, int connectMs, int replyMs) {
-        super(() -> openSocket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().serverDefaultProtocol().user(server.user())
-                .password(password(server)).socketTimeoutMillis(replyMs).connectionTimeoutMillis(connectMs)
-                .clientSetInfoConfig(ClientSetInfoConfig.DISABLED).build());
+        super(
+                () -> openSocket(server, connectMs, replyMs),
+                DefaultJedisClientConfig.builder()
+                        .serverDefaultProtocol()
+                        .user(server.user())
+                        .password(password(server))
+                        .socketTimeoutMillis(replyMs)
+                        .connectionTimeoutMillis(connectMs)
+                        .clientSetInfoConfig(ClientSetInfoConfig.DISABLED)
+                        .build());
     }
 
     /** A user without a password has an empty one: without any, Jedis would leave the login out. */
@@ -57,7 +66,8 @@ final class JedisConnection extends Connection {
         try {
             connection.bufferCall(SET_NAME, false);
             Object reply = connection.flushAndRead(1).get(0);
-            if (reply instanceof JedisDataException refused) { // the name only helps readers of CLIENT LIST
+            // The name only helps readers of CLIENT LIST.
+            if (reply instanceof JedisDataException refused) {
                 LOG.debug("connections to {} have no name: {}", server, refused.getMessage());
             }
             return connection;
@@ -81,7 +91,8 @@ final class JedisConnection extends Connection {
             if (endpoint.mayMove() && connection.ask(ROLE) instanceof List<?> role) {
                 String found = new String((byte[]) role.get(0), StandardCharsets.UTF_8);
                 if (!found.equals("master")) {
-                    throw new JedisConnectionException("this server is a " + found + " now, not a master");
+                    throw new JedisConnectionException(
+                            "this server is a " + found + " now, not a master");
                 }
             }
             return connection;
@@ -118,10 +129,12 @@ final class JedisConnection extends Connection {
             return;
         }
         List<byte[]> all = new ArrayList<>(words.size() + 2);
-        all.add((whole ? call.script().text() : call.script().digest()).getBytes(StandardCharsets.UTF_8));
+        all.add((whole ? call.script().text() : call.script().digest())
+                .getBytes(StandardCharsets.UTF_8));
         all.add(Integer.toString(call.keyCount()).getBytes(StandardCharsets.US_ASCII));
         all.addAll(words);
-        sendCommand(arguments((whole ? "EVAL" : "EVALSHA").getBytes(StandardCharsets.US_ASCII), all));
+        sendCommand(
+                arguments((whole ? "EVAL" : "EVALSHA").getBytes(StandardCharsets.US_ASCII), all));
     }
 
     /** Sends what is in the buffer and reads so many replies, errors among them as values. */
@@ -159,7 +172,8 @@ final class JedisConnection extends Connection {
     }
 
     private static Socket openSocket(RedisServerAddress server, int connectMs, int replyMs) {
-        SSLSocketFactory secure = server.tls() ? TlsSockets.socketFactory(server.trust()) : null; // before there is a connection that would be left open
+        // Before there is a connection that would be left open.
+        SSLSocketFactory secure = server.tls() ? TlsSockets.socketFactory(server.trust()) : null;
         Socket plain = null;
         try {
             plain = connectSocket(server, connectMs);
@@ -170,9 +184,11 @@ final class JedisConnection extends Connection {
                 return plain;
             }
             plain.setSoTimeout(connectMs);
-            SSLSocket socket = (SSLSocket) secure.createSocket(plain, server.host(), server.port(), true);
+            SSLSocket socket =
+                    (SSLSocket) secure.createSocket(plain, server.host(), server.port(), true);
             SSLParameters parameters = socket.getSSLParameters();
-            parameters.setEndpointIdentificationAlgorithm(server.trust().checkHostname() ? "HTTPS" : null);
+            parameters.setEndpointIdentificationAlgorithm(
+                    server.trust().checkHostname() ? "HTTPS" : null);
             socket.setSSLParameters(parameters);
             socket.startHandshake();
             socket.setSoTimeout(replyMs);
@@ -186,7 +202,8 @@ final class JedisConnection extends Connection {
         }
     }
 
-    private static Socket connectSocket(RedisServerAddress server, int connectMs) throws IOException {
+    private static Socket connectSocket(RedisServerAddress server, int connectMs)
+            throws IOException {
         IOException last = null;
         for (InetAddress address : InetAddress.getAllByName(server.host())) {
             Socket socket = new Socket();

@@ -17,8 +17,11 @@ import org.slf4j.LoggerFactory;
  */
 final class LinkRetry {
     /** Shorter in tests. */
-    private static final long PATIENCE_MS = Long.getLong("busmq.patienceMs", SharedPythonConstants.number("patienceMs"));
-    private static final long FAILOVER_PATIENCE_MS = SharedPythonConstants.number("failoverPatienceMs");
+    private static final long PATIENCE_MS =
+            Long.getLong("busmq.patienceMs", SharedPythonConstants.number("patienceMs"));
+
+    private static final long FAILOVER_PATIENCE_MS =
+            SharedPythonConstants.number("failoverPatienceMs");
     private static final long FIRST_PAUSE_MS = SharedPythonConstants.number("firstPauseMs");
     private static final long MAX_PAUSE_MS = SharedPythonConstants.number("maxPauseMs");
 
@@ -31,7 +34,8 @@ final class LinkRetry {
 
     /** Count a failure and return the pause after it. */
     long nextMs() {
-        return (long) (Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS << Math.min(failures++, 16)) * ThreadLocalRandom.current().nextDouble(0.5, 1));
+        return (long) (Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS << Math.min(failures++, 16))
+                * ThreadLocalRandom.current().nextDouble(0.5, 1));
     }
 
     /**
@@ -72,10 +76,15 @@ final class LinkRetry {
         }
         boolean mayPass = paused || endpoint.mayMove() && !(problem instanceof NoServerReachable);
         try {
-            Thread.sleep(pauseMs(error, (System.nanoTime() - startNs) / 1_000_000, mayPass ? FAILOVER_PATIENCE_MS : PATIENCE_MS));
+            Thread.sleep(pauseMs(
+                    error,
+                    (System.nanoTime() - startNs) / 1_000_000,
+                    mayPass ? FAILOVER_PATIENCE_MS : PATIENCE_MS));
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
-            throw new UncheckedIOException(new InterruptedIOException("interrupted while waiting for Redis")); // Spark takes it for a stop
+            // Spark treats this exception as a stop.
+            throw new UncheckedIOException(
+                    new InterruptedIOException("interrupted while waiting for Redis"));
         }
     }
 }

@@ -1,5 +1,4 @@
 package busmq.spark.redis;
 
 /** Host and port of a cluster's node. */
-record NodeAddress(String host, int port) {
-}
+record NodeAddress(String host, int port) {}

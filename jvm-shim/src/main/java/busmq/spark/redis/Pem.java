@@ -25,31 +25,39 @@ import java.util.regex.Pattern;
  * tools are wrapped into it.
  */
 final class Pem {
-    private static final Pattern BLOCK = Pattern.compile("-----BEGIN ([A-Z0-9 ]+)-----([^-]+)-----END \\1-----");
+    private static final Pattern BLOCK =
+            Pattern.compile("-----BEGIN ([A-Z0-9 ]+)-----([^-]+)-----END \\1-----");
     /** The OIDs rsaEncryption (with its NULL) and ecPublicKey, in DER. */
-    private static final byte[] RSA = {6, 9, 42, (byte) 134, 72, (byte) 134, (byte) 247, 13, 1, 1, 1, 5, 0};
+    private static final byte[] RSA = {
+        6, 9, 42, (byte) 134, 72, (byte) 134, (byte) 247, 13, 1, 1, 1, 5, 0
+    };
+
     private static final byte[] EC = {6, 7, 42, (byte) 134, 72, (byte) 206, 61, 2, 1};
 
-    private Pem() {
-    }
+    private Pem() {}
 
-    static List<Certificate> readCertificates(Path file) throws IOException, GeneralSecurityException {
+    static List<Certificate> readCertificates(Path file)
+            throws IOException, GeneralSecurityException {
         List<Certificate> found = new ArrayList<>();
         Matcher block = BLOCK.matcher(Files.readString(file, StandardCharsets.ISO_8859_1));
         while (block.find()) {
             if (block.group(1).equals("CERTIFICATE")) {
-                found.add(CertificateFactory.getInstance("X.509").generateCertificate(new ByteArrayInputStream(decodeBase64(block.group(2)))));
+                found.add(CertificateFactory.getInstance("X.509")
+                        .generateCertificate(
+                                new ByteArrayInputStream(decodeBase64(block.group(2)))));
             }
         }
         return found;
     }
 
     /** The key of the file; throws when it does not belong to this public key. */
-    static PrivateKey readPrivateKey(Path file, PublicKey to) throws IOException, GeneralSecurityException {
+    static PrivateKey readPrivateKey(Path file, PublicKey to)
+            throws IOException, GeneralSecurityException {
         Matcher block = BLOCK.matcher(Files.readString(file, StandardCharsets.ISO_8859_1));
         while (block.find()) {
             if (block.group(1).endsWith("PRIVATE KEY")) {
-                PrivateKey key = KeyFactory.getInstance(to.getAlgorithm()).generatePrivate(new PKCS8EncodedKeySpec(toPkcs8(block)));
+                PrivateKey key = KeyFactory.getInstance(to.getAlgorithm())
+                        .generatePrivate(new PKCS8EncodedKeySpec(toPkcs8(block)));
                 checkKeyPair(key, to);
                 return key;
             }
@@ -71,7 +79,9 @@ final class Pem {
     }
 
     private static byte[] wrapAsPkcs8(byte[] algorithm, byte[] key) {
-        return derElement(0x30, concat(new byte[] {2, 1, 0}, derElement(0x30, algorithm), derElement(4, key)));
+        return derElement(
+                0x30,
+                concat(new byte[] {2, 1, 0}, derElement(0x30, algorithm), derElement(4, key)));
     }
 
     /** The content of field [0] of an ECPrivateKey (RFC 5915): the OID of its curve. */
@@ -92,9 +102,11 @@ final class Pem {
 
     private static byte[] derElement(int tag, byte[] content) {
         int length = content.length;
-        byte[] head = length < 128 ? new byte[] {(byte) tag, (byte) length}
-                : length < 256 ? new byte[] {(byte) tag, (byte) 0x81, (byte) length}
-                : new byte[] {(byte) tag, (byte) 0x82, (byte) (length >> 8), (byte) length};
+        byte[] head = length < 128
+                ? new byte[] {(byte) tag, (byte) length}
+                : length < 256
+                        ? new byte[] {(byte) tag, (byte) 0x81, (byte) length}
+                        : new byte[] {(byte) tag, (byte) 0x82, (byte) (length >> 8), (byte) length};
         return concat(head, content);
     }
 
@@ -111,11 +123,12 @@ final class Pem {
     }
 
     private static void checkKeyPair(PrivateKey key, PublicKey to) throws GeneralSecurityException {
-        String name = switch (key.getAlgorithm()) {
-            case "RSA" -> "SHA256withRSA";
-            case "EC" -> "SHA256withECDSA";
-            default -> key.getAlgorithm();
-        };
+        String name =
+                switch (key.getAlgorithm()) {
+                    case "RSA" -> "SHA256withRSA";
+                    case "EC" -> "SHA256withECDSA";
+                    default -> key.getAlgorithm();
+                };
         Signature signature = Signature.getInstance(name);
         signature.initSign(key);
         signature.update((byte) 1);

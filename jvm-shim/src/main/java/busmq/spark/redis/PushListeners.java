@@ -12,10 +12,10 @@ import java.util.Map;
  * readers go on by polling.
  */
 public final class PushListeners {
-    private static final Map<RedisOptions, Map<Integer, RedisPushListenerThread>> LISTENERS = new HashMap<>();
+    private static final Map<RedisOptions, Map<Integer, RedisPushListenerThread>> LISTENERS =
+            new HashMap<>();
 
-    private PushListeners() {
-    }
+    private PushListeners() {}
 
     /**
      * A signal for some queues, each with the index of its server ({@link RedisLinks#locate}).
@@ -24,12 +24,16 @@ public final class PushListeners {
     public static PushSignal subscribe(RedisOptions options, Map<String, Integer> queues) {
         PushSignal signal = new PushSignal(PushListeners::stopListening);
         synchronized (LISTENERS) {
-            Map<Integer, RedisPushListenerThread> listeners = LISTENERS.computeIfAbsent(options, key -> new HashMap<>());
-            List<RedisEndpoint> servers = listeners.isEmpty() ? RedisLayout.endpoints(options) : List.of();
+            Map<Integer, RedisPushListenerThread> listeners =
+                    LISTENERS.computeIfAbsent(options, key -> new HashMap<>());
+            List<RedisEndpoint> servers =
+                    listeners.isEmpty() ? RedisLayout.endpoints(options) : List.of();
             for (int i = 0; i < servers.size(); i++) {
                 listeners.put(i, new RedisPushListenerThread(servers.get(i)));
             }
-            queues.forEach((queue, server) -> listeners.get(server).addSignal(new QueueKeys(queue, options.cluster()).available(), signal));
+            queues.forEach((queue, server) -> listeners
+                    .get(server)
+                    .addSignal(new QueueKeys(queue, options.cluster()).available(), signal));
         }
         return signal;
     }
@@ -38,13 +42,16 @@ public final class PushListeners {
     public static boolean isSubscribed(RedisOptions options, String queue) {
         String channel = new QueueKeys(queue, options.cluster()).available();
         synchronized (LISTENERS) {
-            return LISTENERS.getOrDefault(options, Map.of()).values().stream().anyMatch(listener -> listener.isSubscribed(channel));
+            return LISTENERS.getOrDefault(options, Map.of()).values().stream()
+                    .anyMatch(listener -> listener.isSubscribed(channel));
         }
     }
 
     private static void stopListening(PushSignal signal) {
         synchronized (LISTENERS) {
-            LISTENERS.values().forEach(listeners -> listeners.values().forEach(listener -> listener.removeSignal(signal)));
+            LISTENERS.values().forEach(listeners -> listeners
+                    .values()
+                    .forEach(listener -> listener.removeSignal(signal)));
         }
     }
 }

@@ -13,6 +13,10 @@ record Redirect(NodeAddress node, boolean asking) {
         }
         int colon = words[2].lastIndexOf(':');
         String host = words[2].substring(0, colon);
-        return new Redirect(new NodeAddress(host.isEmpty() ? asked : host, Integer.parseInt(words[2].substring(colon + 1))), words[0].equals("ASK"));
+        return new Redirect(
+                new NodeAddress(
+                        host.isEmpty() ? asked : host,
+                        Integer.parseInt(words[2].substring(colon + 1))),
+                words[0].equals("ASK"));
     }
 }

@@ -17,7 +17,8 @@ import java.util.List;
  * @param idempotent whether it may be sent again when the connection broke and it is unknown
  *     whether Redis has executed it
  */
-public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean idempotent, boolean optional) {
+public record RedisCall(
+        List<byte[]> words, Script script, int keyCount, boolean idempotent, boolean optional) {
     /** A call that is waited for. */
     public RedisCall(List<byte[]> words, Script script, int keyCount, boolean idempotent) {
         this(words, script, keyCount, idempotent, false);
@@ -50,13 +51,17 @@ public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean
 
     /** Whether the call goes again after Redis refused it with this error. */
     boolean waitsFor(BusException refused) {
-        return refused.kind().isLinkLost() && !(optional && refused.kind() == ErrorKind.WRITES_PAUSED);
+        return refused.kind().isLinkLost()
+                && !(optional && refused.kind() == ErrorKind.WRITES_PAUSED);
     }
 
     private static List<byte[]> toBytes(List<?> words) {
         List<byte[]> out = new ArrayList<>(words.size());
         for (Object word : words) {
-            out.add(word instanceof byte[] raw ? raw : word.toString().getBytes(StandardCharsets.UTF_8));
+            out.add(
+                    word instanceof byte[] raw
+                            ? raw
+                            : word.toString().getBytes(StandardCharsets.UTF_8));
         }
         return out;
     }

@@ -35,6 +35,7 @@ public final class RedisLinks implements AutoCloseable {
      * Keys that Redis looks at in one step of a walk over all of them: about half a millisecond.
      */
     private static final int KEYS_PER_SCAN = 1000;
+
     private static final long MOST_IDLE_NS = 60_000_000_000L;
     private static final Map<RedisOptions, Deque<RedisLinks>> POOL = new HashMap<>();
     /** Another one in tests. */
@@ -48,7 +49,9 @@ public final class RedisLinks implements AutoCloseable {
     private RedisLinks(RedisOptions options) {
         this.options = options;
         this.links = RedisLayout.endpoints(options).stream()
-                .<SingleCallerLink>map(endpoint -> endpoint instanceof ClusterSeeds seeds ? new ClusterLink(seeds) : new SingleServerLink(endpoint))
+                .<SingleCallerLink>map(endpoint -> endpoint instanceof ClusterSeeds seeds
+                        ? new ClusterLink(seeds)
+                        : new SingleServerLink(endpoint))
                 .toList();
     }
 
@@ -83,14 +86,25 @@ public final class RedisLinks implements AutoCloseable {
 
     private List<SingleCallerLink> openLinks() {
         if (!inUse) {
-            throw BusException.of(ErrorKind.STATE, "event", "use", "what", "these links", "state", "closed", "remedy", "Open new ones");
+            throw BusException.of(
+                    ErrorKind.STATE,
+                    "event",
+                    "use",
+                    "what",
+                    "these links",
+                    "state",
+                    "closed",
+                    "remedy",
+                    "Open new ones");
         }
         return links;
     }
 
     /** The node of a cluster that has a queue, as far as is known; empty in another layout. */
     public String nodeOf(String queue, int index) {
-        return links.get(index) instanceof ClusterLink cluster ? cluster.ownerAddress(keys(queue).metadata()) : "";
+        return links.get(index) instanceof ClusterLink cluster
+                ? cluster.ownerAddress(keys(queue).metadata())
+                : "";
     }
 
     /** The keys of a queue, as this layout spells them. */
@@ -118,13 +132,19 @@ public final class RedisLinks implements AutoCloseable {
             return found;
         }
         List<String> names = List.copyOf(queues);
-        List<RedisCall> questions = names.stream().map(name -> RedisCall.command("EXISTS", keys(name).metadata())).toList();
+        List<RedisCall> questions = names.stream()
+                .map(name -> RedisCall.command("EXISTS", keys(name).metadata()))
+                .toList();
         List<List<Object>> answers = new ArrayList<>();
         openLinks().forEach(link -> answers.add(link.runAll(questions)));
         for (int i = 0; i < names.size(); i++) {
             int home = homeIndex(names.get(i));
-            int place = (Long) answers.get(home).get(i) > 0 ? home : homes.getOrDefault(names.get(i), home);
-            for (int server = links.size() - 1; server >= 0 && (Long) answers.get(home).get(i) == 0; server--) {
+            int place = (Long) answers.get(home).get(i) > 0
+                    ? home
+                    : homes.getOrDefault(names.get(i), home);
+            for (int server = links.size() - 1;
+                    server >= 0 && (Long) answers.get(home).get(i) == 0;
+                    server--) {
                 place = (Long) answers.get(server).get(i) > 0 ? server : place;
             }
             found.put(names.get(i), place);
@@ -144,9 +164,11 @@ public final class RedisLinks implements AutoCloseable {
         SortedMap<String, Integer> found = new TreeMap<>();
         for (int i = 0; i < links.size(); i++) {
             int server = i;
-            List<List<String>> names = openLinks().get(i) instanceof ClusterLink cluster ? cluster.askEachMaster(node -> queuesOf(node, pace))
+            List<List<String>> names = openLinks().get(i) instanceof ClusterLink cluster
+                    ? cluster.askEachMaster(node -> queuesOf(node, pace))
                     : List.of(queuesOf(links.get(i), pace));
-            names.forEach(each -> each.forEach(name -> found.merge(name, server, (first, second) -> homeIndex(name) == second ? second : first)));
+            names.forEach(each -> each.forEach(name -> found.merge(
+                    name, server, (first, second) -> homeIndex(name) == second ? second : first)));
         }
         return found;
     }
@@ -157,7 +179,10 @@ public final class RedisLinks implements AutoCloseable {
     public List<String> evictionPolicies() {
         List<String> found = new ArrayList<>();
         for (SingleCallerLink link : links) {
-            found.addAll(link instanceof ClusterLink cluster ? cluster.askEachMaster(RedisLinks::readEvictionPolicy) : List.of(readEvictionPolicy(link)));
+            found.addAll(
+                    link instanceof ClusterLink cluster
+                            ? cluster.askEachMaster(RedisLinks::readEvictionPolicy)
+                            : List.of(readEvictionPolicy(link)));
         }
         return found;
     }
@@ -167,7 +192,10 @@ public final class RedisLinks implements AutoCloseable {
             return "";
         }
         String text = new String(reply, StandardCharsets.UTF_8);
-        return text.lines().filter(line -> line.startsWith("maxmemory_policy:")).map(line -> line.substring(17).strip()).findFirst()
+        return text.lines()
+                .filter(line -> line.startsWith("maxmemory_policy:"))
+                .map(line -> line.substring(17).strip())
+                .findFirst()
                 .orElse("noeviction");
     }
 
@@ -179,7 +207,8 @@ public final class RedisLinks implements AutoCloseable {
         try {
             return link.run(question);
         } catch (BusException error) {
-            boolean denied = error.kind() == ErrorKind.UNAUTHORIZED && error.getMessage().contains("no permissions to run");
+            boolean denied = error.kind() == ErrorKind.UNAUTHORIZED
+                    && error.getMessage().contains("no permissions to run");
             if (denied || error.kind() == ErrorKind.SERVER_REFUSED) {
                 LOG.debug("an answer is left out: {}", error.getMessage());
                 return null;
@@ -195,16 +224,24 @@ public final class RedisLinks implements AutoCloseable {
     public long countPushSubscribers(String queue, int server) {
         RedisCall question = RedisCall.command("PUBSUB", "NUMSUB", keys(queue).available());
         SingleCallerLink link = openLinks().get(server);
-        List<Object> replies = link instanceof ClusterLink cluster ? cluster.askEachMaster(node -> askIfAllowed(node, question))
+        List<Object> replies = link instanceof ClusterLink cluster
+                ? cluster.askEachMaster(node -> askIfAllowed(node, question))
                 : Collections.singletonList(askIfAllowed(link, question));
-        return replies.stream().mapToLong(reply -> reply instanceof List<?> counted ? (Long) counted.get(1) : 0).sum();
+        return replies.stream()
+                .mapToLong(reply -> reply instanceof List<?> counted ? (Long) counted.get(1) : 0)
+                .sum();
     }
 
     private List<String> queuesOf(RedisLink link, Runnable pace) {
         List<String> names = new ArrayList<>();
         byte[] cursor = {'0'};
         while (true) {
-            List<?> reply = (List<?>) link.run(RedisCall.command("SCAN", cursor, "MATCH", QueueKeys.metadataPattern(options.cluster()), "COUNT",
+            List<?> reply = (List<?>) link.run(RedisCall.command(
+                    "SCAN",
+                    cursor,
+                    "MATCH",
+                    QueueKeys.metadataPattern(options.cluster()),
+                    "COUNT",
                     KEYS_PER_SCAN));
             cursor = (byte[]) reply.get(0);
             for (Object key : (List<?>) reply.get(1)) {
@@ -222,7 +259,12 @@ public final class RedisLinks implements AutoCloseable {
 
     private String queueName(byte[] key) {
         try {
-            return QueueKeys.queueName(StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(key)).toString(), options.cluster());
+            return QueueKeys.queueName(
+                    StandardCharsets.UTF_8
+                            .newDecoder()
+                            .decode(ByteBuffer.wrap(key))
+                            .toString(),
+                    options.cluster());
         } catch (CharacterCodingException error) {
             return null; // no name that we or npm clients could spell: not a queue of the bus
         }
@@ -237,7 +279,8 @@ public final class RedisLinks implements AutoCloseable {
         inUse = false;
         returnedNs = clock.getAsLong();
         closeIdleLinks();
-        List<SingleCallerLink> unused = links.stream().filter(link -> !link.retireIfBusy()).toList();
+        List<SingleCallerLink> unused =
+                links.stream().filter(link -> !link.retireIfBusy()).toList();
         if (unused.size() < links.size()) {
             unused.forEach(RedisLink::close);
             return;

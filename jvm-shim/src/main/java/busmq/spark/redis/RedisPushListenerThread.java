@@ -27,7 +27,9 @@ final class RedisPushListenerThread {
      * anew. A working one has had the reply to a PING before that. Shorter in tests.
      */
     private static final int SILENCE_MS = Integer.getInteger("busmq.silenceMs", 30_000);
-    private static final Pattern REFUSED_NICETY = Pattern.compile("(?i)(?:the '|unknown command ['`])(?:ping|unsubscribe)['`|]");
+
+    private static final Pattern REFUSED_NICETY =
+            Pattern.compile("(?i)(?:the '|unknown command ['`])(?:ping|unsubscribe)['`|]");
     private static final Timer PINGS = new Timer("busmq-pubsub-ping", true);
     private static final long UNUSED_NS = 30_000_000_000L;
     private static final long REFUSED_PAUSE_MS = 30_000;
@@ -103,14 +105,18 @@ final class RedisPushListenerThread {
                 LOG.debug("no notifications: {}", failure.getMessage());
                 pauseMs = failure.kind().isLinkLost() ? retry.nextMs() : REFUSED_PAUSE_MS;
                 if (pauseMs == REFUSED_PAUSE_MS) {
-                    LOG.warn("Pushes are not received, so queues are only polled: {}", failure.getMessage());
+                    LOG.warn(
+                            "Pushes are not received, so queues are only polled: {}",
+                            failure.getMessage());
                 }
             }
             disconnect();
             try {
                 Thread.sleep(pauseMs);
             } catch (InterruptedException error) {
-                LOG.debug("{} goes on: it ends when there is no listener any more", Thread.currentThread().getName());
+                LOG.debug(
+                        "{} goes on: it ends when there is no listener any more",
+                        Thread.currentThread().getName());
             }
         }
         ping.cancel();
@@ -118,7 +124,9 @@ final class RedisPushListenerThread {
 
     private synchronized boolean shouldKeepRunning() {
         long now = System.nanoTime();
-        boolean idle = signals.keySet().stream().allMatch(channel -> unusedSince.containsKey(channel) && now - unusedSince.get(channel) > UNUSED_NS);
+        boolean idle = signals.keySet().stream()
+                .allMatch(channel -> unusedSince.containsKey(channel)
+                        && now - unusedSince.get(channel) > UNUSED_NS);
         if (idle) {
             signals.clear();
             unusedSince.clear();
@@ -149,7 +157,9 @@ final class RedisPushListenerThread {
             }
             throw refused;
         }
-        if (!(reply instanceof List<?> words) || words.size() < 3 || !(words.get(1) instanceof byte[] name)) {
+        if (!(reply instanceof List<?> words)
+                || words.size() < 3
+                || !(words.get(1) instanceof byte[] name)) {
             return;
         }
         String channel = new String(name, StandardCharsets.UTF_8);
@@ -160,7 +170,8 @@ final class RedisPushListenerThread {
         if (listeners.isEmpty()) {
             unsubscribeIfUnused(channel);
         }
-        listeners.forEach(PushSignal::signal); // the confirmation signals too, as it should: pushes before it sent no notification
+        // The confirmation signals too, as it should: pushes before it sent no notification.
+        listeners.forEach(PushSignal::signal);
     }
 
     private synchronized void unsubscribeIfUnused(String channel) {

@@ -5,7 +5,9 @@ import java.util.Objects;
 import java.util.stream.Stream;
 
 /** The address of a Redis server. Its text shows no credentials. */
-record RedisServerAddress(String host, int port, boolean tls, String user, String password, TlsFiles trust) implements RedisEndpoint {
+record RedisServerAddress(
+        String host, int port, boolean tls, String user, String password, TlsFiles trust)
+        implements RedisEndpoint {
     @Override
     public String maskedAddress() {
         String secret = user != null || password != null ? "***@" : "";

@@ -14,10 +14,14 @@ import redis.clients.jedis.exceptions.JedisException;
  *
  * @param login credentials and trust for the data servers; a sentinel's own stand in its URL
  */
-record SentinelMaster(List<RedisServerAddress> sentinels, String name, RedisServerAddress login) implements RedisEndpoint {
+record SentinelMaster(List<RedisServerAddress> sentinels, String name, RedisServerAddress login)
+        implements RedisEndpoint {
     @Override
     public String maskedAddress() {
-        return name + "@" + sentinels.stream().map(RedisServerAddress::maskedAddress).collect(Collectors.joining(","));
+        return name + "@"
+                + sentinels.stream()
+                        .map(RedisServerAddress::maskedAddress)
+                        .collect(Collectors.joining(","));
     }
 
     @Override
@@ -39,10 +43,16 @@ record SentinelMaster(List<RedisServerAddress> sentinels, String name, RedisServ
         boolean unknown = false;
         for (RedisServerAddress sentinel : sentinels) {
             try {
-                Object reply = JedisConnection.ask(sentinel, RedisCall.command("SENTINEL", "get-master-addr-by-name", name));
+                Object reply = JedisConnection.ask(
+                        sentinel, RedisCall.command("SENTINEL", "get-master-addr-by-name", name));
                 if (reply instanceof List<?> found && !found.isEmpty()) {
-                    return new RedisServerAddress(text(found.get(0)), Integer.parseInt(text(found.get(1))), sentinels.get(0).tls(), login.user(),
-                            login.password(), login.trust());
+                    return new RedisServerAddress(
+                            text(found.get(0)),
+                            Integer.parseInt(text(found.get(1))),
+                            sentinels.get(0).tls(),
+                            login.user(),
+                            login.password(),
+                            login.trust());
                 }
                 unknown = true;
             } catch (JedisException error) {
@@ -50,13 +60,15 @@ record SentinelMaster(List<RedisServerAddress> sentinels, String name, RedisServ
             }
         }
         if (unknown) { // this is reported rather than that others are down
-            throw BusException.configError("the sentinels know no master " + PyText.repr(name) + " (" + maskedAddress()
-                    + "); name the one they watch with redis.sentinelMaster");
+            throw BusException.configError(
+                    "the sentinels know no master " + PyText.repr(name) + " (" + maskedAddress()
+                            + "); name the one they watch with redis.sentinelMaster");
         }
         if (!last.kind().isLinkLost()) {
             throw last;
         }
-        throw new NoServerReachable("no sentinel answers: " + last.getMessageParameters().get("reason"));
+        throw new NoServerReachable(
+                "no sentinel answers: " + last.getMessageParameters().get("reason"));
     }
 
     private static String text(Object word) {

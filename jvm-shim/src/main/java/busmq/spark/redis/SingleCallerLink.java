@@ -22,7 +22,8 @@ abstract class SingleCallerLink implements RedisLink {
         } catch (BusException known) {
             throw known;
         } catch (RuntimeException | Error unforeseen) {
-            close(); // in the middle of a reply, perhaps: the next call would be given what is left of it
+            // In the middle of a reply, perhaps: the next call would be given what is left of it.
+            close();
             throw unforeseen;
         } finally {
             endCall();
@@ -34,7 +35,8 @@ abstract class SingleCallerLink implements RedisLink {
 
     private synchronized void beginCall() {
         if (callUnderWay) {
-            throw new IllegalStateException("two threads use one link; replies would be mixed up"); // a defect of this module
+            // Only a defect of this module leads here.
+            throw new IllegalStateException("two threads use one link; replies would be mixed up");
         }
         callUnderWay = true;
     }

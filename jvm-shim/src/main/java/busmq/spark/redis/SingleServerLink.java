@@ -16,6 +16,7 @@ final class SingleServerLink extends SingleCallerLink {
      * repeated.
      */
     private static final long UNTESTED_NS = 20_000_000;
+
     private static final RedisCall PING = RedisCall.command("PING");
 
     private final RedisEndpoint endpoint;
@@ -76,23 +77,30 @@ final class SingleServerLink extends SingleCallerLink {
         }
 
         private void applyReplies(List<Object> found) {
-            int refusedAt = -1; // what follows it is sent again, too: calls are executed in their order
+            // Later calls are sent again, too: calls are executed in their order.
+            int refusedAt = -1;
             BusException why = null;
             for (int i = 0; i < found.size(); i++) {
                 boolean refused = found.get(i) instanceof JedisDataException;
-                Object reply = refused ? ErrorTranslator.translate((JedisDataException) found.get(i), endpoint) : found.get(i);
+                Object reply = refused
+                        ? ErrorTranslator.translate((JedisDataException) found.get(i), endpoint)
+                        : found.get(i);
                 replies[unanswered.get(i)] = reply;
-                if (refused && calls.get(unanswered.get(i)).waitsFor((BusException) reply) && (repeatable || calls.size() == 1)) {
+                if (refused
+                        && calls.get(unanswered.get(i)).waitsFor((BusException) reply)
+                        && (repeatable || calls.size() == 1)) {
                     refusedAt = refusedAt < 0 ? i : refusedAt;
                     why = (BusException) reply;
                 }
             }
-            unanswered = refusedAt < 0 ? List.of() : unanswered.subList(refusedAt, unanswered.size());
+            unanswered =
+                    refusedAt < 0 ? List.of() : unanswered.subList(refusedAt, unanswered.size());
             if (why != null) {
                 if (endpoint.mayMove()) {
                     close(); // the next connect asks which server is master
                 }
-                retry.pause(why, endpoint); // LOADING and other errors of calls that were not executed
+                // LOADING and other errors of calls that were not executed.
+                retry.pause(why, endpoint);
             }
         }
     }
@@ -114,13 +122,16 @@ final class SingleServerLink extends SingleCallerLink {
     private List<Object> sendAndRead(List<RedisCall> calls) {
         // Where order counts, scripts are sent with their text, unless there is only one: after a
         // flush of its cache Redis would refuse some.
-        boolean whole = calls.size() > 1 && calls.stream().anyMatch(call -> !call.idempotent() && call.script() != null);
+        boolean whole = calls.size() > 1
+                && calls.stream().anyMatch(call -> !call.idempotent() && call.script() != null);
         calls.forEach(call -> connection.bufferCall(call, whole));
         List<Object> replies = new ArrayList<>(connection.flushAndRead(calls.size()));
         List<Integer> unknown = new ArrayList<>();
         boolean repeatable = calls.stream().allMatch(RedisCall::idempotent);
         for (int i = 0; i < replies.size(); i++) {
-            if (replies.get(i) instanceof JedisNoScriptException || (repeatable && !unknown.isEmpty())) { // in their order, as above
+            // In their order, as above.
+            if (replies.get(i) instanceof JedisNoScriptException
+                    || (repeatable && !unknown.isEmpty())) {
                 unknown.add(i);
                 connection.bufferCall(calls.get(i), true);
             }

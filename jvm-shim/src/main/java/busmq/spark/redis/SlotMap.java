@@ -27,9 +27,16 @@ final class SlotMap {
             List<?> row = (List<?>) range;
             List<?> master = (List<?>) row.get(2);
             byte[] host = (byte[]) master.get(0);
-            NodeAddress node = new NodeAddress(host == null || host.length == 0 ? asked : new String(host, StandardCharsets.UTF_8),
+            NodeAddress node = new NodeAddress(
+                    host == null || host.length == 0
+                            ? asked
+                            : new String(host, StandardCharsets.UTF_8),
                     ((Long) master.get(1)).intValue());
-            Arrays.fill(owners, ((Long) row.get(0)).intValue(), ((Long) row.get(1)).intValue() + 1, node);
+            Arrays.fill(
+                    owners,
+                    ((Long) row.get(0)).intValue(),
+                    ((Long) row.get(1)).intValue() + 1,
+                    node);
         }
         return new SlotMap(owners);
     }

@@ -17,19 +17,20 @@ import javax.net.ssl.TrustManagerFactory;
 
 /** Sockets that check the other side as the options say. */
 final class TlsSockets {
-    private TlsSockets() {
-    }
+    private TlsSockets() {}
 
     /** Throws a BUSMQ_CONFIG error that names the file which cannot be used. */
     static SSLSocketFactory socketFactory(TlsFiles trust) {
         TrustManager[] trusted = trust.ca() == null ? null : trustManagers(trust.ca());
-        KeyManager[] shown = trust.certificate() == null ? null : keyManagers(trust.certificate(), trust.key());
+        KeyManager[] shown =
+                trust.certificate() == null ? null : keyManagers(trust.certificate(), trust.key());
         try {
             SSLContext context = SSLContext.getInstance("TLS");
             context.init(shown, trusted, null);
             return context.getSocketFactory();
         } catch (GeneralSecurityException error) {
-            throw BusException.configError("this Java cannot speak TLS (" + error.getMessage() + ")");
+            throw BusException.configError(
+                    "this Java cannot speak TLS (" + error.getMessage() + ")");
         }
     }
 
@@ -43,12 +44,14 @@ final class TlsSockets {
             for (int i = 0; i < authorities.size(); i++) {
                 store.setCertificateEntry("ca" + i, authorities.get(i));
             }
-            TrustManagerFactory factory = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            TrustManagerFactory factory =
+                    TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
             factory.init(store);
             return factory.getTrustManagers();
         } catch (GeneralSecurityException | IOException | IllegalArgumentException error) {
-            throw BusException.configError("redis.tls.ca, " + PyText.repr(ca) + ", holds no certificate in PEM form that can be read ("
-                    + error.getMessage() + ")");
+            throw BusException.configError("redis.tls.ca, " + PyText.repr(ca)
+                    + ", holds no certificate in PEM form that can be read (" + error.getMessage()
+                    + ")");
         }
     }
 
@@ -60,14 +63,21 @@ final class TlsSockets {
             }
             KeyStore store = emptyKeyStore();
             char[] none = new char[0];
-            store.setKeyEntry("own", Pem.readPrivateKey(Path.of(key == null ? certificate : key), chain.get(0).getPublicKey()), none,
+            store.setKeyEntry(
+                    "own",
+                    Pem.readPrivateKey(
+                            Path.of(key == null ? certificate : key),
+                            chain.get(0).getPublicKey()),
+                    none,
                     chain.toArray(Certificate[]::new));
-            KeyManagerFactory factory = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+            KeyManagerFactory factory =
+                    KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
             factory.init(store, none);
             return factory.getKeyManagers();
         } catch (GeneralSecurityException | IOException | IllegalArgumentException error) {
-            throw BusException.configError("redis.tls.certificate, " + PyText.repr(certificate) + ", and its private key cannot be used ("
-                    + error.getMessage() + "); both must be PEM and belong together");
+            throw BusException.configError("redis.tls.certificate, " + PyText.repr(certificate)
+                    + ", and its private key cannot be used (" + error.getMessage()
+                    + "); both must be PEM and belong together");
         }
     }
 

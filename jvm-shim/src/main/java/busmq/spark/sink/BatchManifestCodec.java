@@ -46,10 +46,17 @@ final class BatchManifestCodec {
             for (JsonNode list : root.get("lists")) {
                 List<StagedList.EqualChunks> runs = new ArrayList<>();
                 for (JsonNode run : list.get(3)) {
-                    runs.add(new StagedList.EqualChunks(run.get(0).intValue(), run.get(1).intValue()));
+                    runs.add(new StagedList.EqualChunks(
+                            run.get(0).intValue(), run.get(1).intValue()));
                 }
                 Long digest = list.hasNonNull(4) ? list.get(4).longValue() : null;
-                found.add(new StagedList(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs, digest, made));
+                found.add(new StagedList(
+                        list.get(0).textValue(),
+                        list.get(1).intValue(),
+                        list.get(2).textValue(),
+                        runs,
+                        digest,
+                        made));
             }
             return found;
         } catch (IOException error) {

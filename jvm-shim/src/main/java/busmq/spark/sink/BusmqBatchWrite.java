@@ -27,7 +27,13 @@ final class BusmqBatchWrite implements BatchWrite {
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
         // What tasks push at once would be there before the old messages are deleted, and deleted
         // with them.
-        return new WriterFactory(options, columns, truncate || options.delivery().equals("exactly-once"), null, "", writeToken);
+        return new WriterFactory(
+                options,
+                columns,
+                truncate || options.delivery().equals("exactly-once"),
+                null,
+                "",
+                writeToken);
     }
 
     @Override
@@ -39,7 +45,11 @@ final class BusmqBatchWrite implements BatchWrite {
     public void commit(WriterCommitMessage[] messages) {
         List<StagedList> staged = SinkCommitMessage.stagedLists(messages);
         try (SinkCommitter committer = new SinkCommitter(options)) {
-            committer.commitBatchWrite("write-" + writeToken, staged, truncate ? queuesToEmpty(staged) : List.of(), SinkCommitMessage.runOf(messages));
+            committer.commitBatchWrite(
+                    "write-" + writeToken,
+                    staged,
+                    truncate ? queuesToEmpty(staged) : List.of(),
+                    SinkCommitMessage.runOf(messages));
         }
     }
 
@@ -52,10 +62,14 @@ final class BusmqBatchWrite implements BatchWrite {
         if (columns.topic() == null) {
             return queues.isEmpty() && columns.queue() != null ? List.of(columns.queue()) : queues;
         }
-        Stream<String> topics = queues.isEmpty() ? Stream.ofNullable(columns.topic().topic()) : queues.stream()
-                .map(queue -> TopicPartitioning.topicPartition(queue).topic());
+        Stream<String> topics = queues.isEmpty()
+                ? Stream.ofNullable(columns.topic().topic())
+                : queues.stream()
+                        .map(queue -> TopicPartitioning.topicPartition(queue).topic());
         try (SinkStore store = new SinkStore(options)) {
-            return topics.distinct().flatMap(topic -> store.topicQueues(topic).stream()).toList();
+            return topics.distinct()
+                    .flatMap(topic -> store.topicQueues(topic).stream())
+                    .toList();
         }
     }
 

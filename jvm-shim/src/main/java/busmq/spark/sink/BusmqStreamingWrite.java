@@ -39,7 +39,13 @@ final class BusmqStreamingWrite implements StreamingWrite {
      * whether the user has asked for this delivery; {@code asyncProgress}: whether batches go on
      * before they are logged.
      */
-    BusmqStreamingWrite(WriteOptions options, StructType schema, String query, String checkpoint, boolean deliveryIsGiven, boolean asyncProgress) {
+    BusmqStreamingWrite(
+            WriteOptions options,
+            StructType schema,
+            String query,
+            String checkpoint,
+            boolean deliveryIsGiven,
+            boolean asyncProgress) {
         this.options = options;
         this.schema = schema;
         columns = SinkColumns.of(schema, options.queue(), options.topic());
@@ -60,12 +66,17 @@ final class BusmqStreamingWrite implements StreamingWrite {
                 committer.forget(sinkName());
             }
             if (!deliveryIsGiven && WARNED_QUERIES.add(query)) {
-                LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again, but for "
-                        + "delivery=exactly-once with the columns queue and id of the source", query);
+                LOG.warn(
+                        "Query {} writes in real-time mode: at least once. After a restart, rows"
+                            + " since the last checkpoint come again, but for"
+                            + " delivery=exactly-once with the columns queue and id of the source",
+                        query);
             }
         }
         if (staging && asyncProgress) {
-            throw RealTimeMode.notExactlyOnceError("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
+            throw RealTimeMode.notExactlyOnceError(
+                    "asyncProgressTrackingEnabled=true",
+                    "Set it to false, or say delivery=at-least-once");
         }
         return new WriterFactory(options, columns, staging, origins, query, RandomToken.next());
     }
@@ -84,7 +95,12 @@ final class BusmqStreamingWrite implements StreamingWrite {
         if (staging) {
             try (SinkCommitter committer = new SinkCommitter(options)) {
                 CheckpointOffsetLog.syncBatchToDisk(checkpoint, batch);
-                committer.commit(sinkName(), batch, SinkCommitMessage.stagedLists(messages), query, CheckpointOffsetLog.readBatchSpan(checkpoint, batch),
+                committer.commit(
+                        sinkName(),
+                        batch,
+                        SinkCommitMessage.stagedLists(messages),
+                        query,
+                        CheckpointOffsetLog.readBatchSpan(checkpoint, batch),
                         SinkCommitMessage.runOf(messages));
             }
         }
@@ -99,16 +115,21 @@ final class BusmqStreamingWrite implements StreamingWrite {
      * An error here is only logged: staged lists expire by themselves, and the error that led here
      * must not be hidden by a second one.
      */
-    static void discard(WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
+    static void discard(
+            WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
         List<StagedList> staged = SinkCommitMessage.stagedLists(messages);
-        boolean tried = Arrays.stream(messages).noneMatch(Objects::isNull); // then a record of them may still arrive
+        // A record of these messages may still arrive.
+        boolean tried = Arrays.stream(messages).noneMatch(Objects::isNull);
         if (staged.isEmpty() || tried) {
             return;
         }
         try (SinkCommitter committer = new SinkCommitter(options)) {
             committer.abort(sink, batch, staged);
         } catch (BusException error) {
-            LOG.info("{} staged lists stay until they expire: {}", staged.size(), error.getMessage());
+            LOG.info(
+                    "{} staged lists stay until they expire: {}",
+                    staged.size(),
+                    error.getMessage());
         }
     }
 

@@ -17,7 +17,8 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
  * takes update mode, which real-time mode asks of every sink. Messages are never updated; an update
  * is one more message.
  */
-public final class BusmqWriteBuilder implements WriteBuilder, SupportsTruncate, SupportsStreamingUpdateAsAppend {
+public final class BusmqWriteBuilder
+        implements WriteBuilder, SupportsTruncate, SupportsStreamingUpdateAsAppend {
     private final LogicalWriteInfo info;
     private boolean truncates;
 
@@ -59,12 +60,17 @@ public final class BusmqWriteBuilder implements WriteBuilder, SupportsTruncate, 
             @Override
             public StreamingWrite toStreaming() {
                 if (options.batch() != null) {
-                    throw BusException.configError("batchId is for batch writes; Spark numbers the batches of a stream. Leave it out");
+                    throw BusException.configError(
+                            "batchId is for batch writes; Spark numbers the batches of a stream."
+                                    + " Leave it out");
                 }
-                EvictionCheck.checkOnce(SparkContext.getOrCreate().getLocalProperty(WriterFactory.RUN_ID_PROPERTY), options.redis(),
+                EvictionCheck.checkOnce(
+                        SparkContext.getOrCreate().getLocalProperty(WriterFactory.RUN_ID_PROPERTY),
+                        options.redis(),
                         options.requireNoEviction());
                 String place = CheckpointOffsetLog.find(query, checkpoint);
-                return new BusmqStreamingWrite(options, info.schema(), query, place, explicit, asynchronous);
+                return new BusmqStreamingWrite(
+                        options, info.schema(), query, place, explicit, asynchronous);
             }
         };
     }
@@ -75,10 +81,14 @@ public final class BusmqWriteBuilder implements WriteBuilder, SupportsTruncate, 
      */
     private void checkOverwrite(WriteOptions options) {
         if (truncates && !options.truncate()) {
-            throw BusException.configError("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
+            throw BusException.configError(
+                    "mode overwrite would delete what the queue holds; say truncate=true if that"
+                            + " is meant, or use mode append");
         }
         if (truncates && options.batch() != null) {
-            throw BusException.configError("a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append");
+            throw BusException.configError(
+                    "a batch with a batchId is appended once, and mode overwrite would delete it"
+                            + " when it comes again; use mode append");
         }
     }
 }

@@ -39,10 +39,11 @@ final class CheckpointOffsetLog {
     static Predicate<java.nio.file.Path> syncToDisk = CheckpointOffsetLog::syncPath;
     /** Queries whose checkpoint was not found. */
     private static final Set<String> UNKNOWN = ConcurrentHashMap.newKeySet();
-    private static final int MAX_SHOWN_CHARACTERS = SharedPythonConstants.intNumber("maxShownCharacters");
 
-    private CheckpointOffsetLog() {
-    }
+    private static final int MAX_SHOWN_CHARACTERS =
+            SharedPythonConstants.intNumber("maxShownCharacters");
+
+    private CheckpointOffsetLog() {}
 
     /**
      * {@code digest:end offsets}, as spark/checkpoint_offset_log.py of the Python package; empty
@@ -55,11 +56,16 @@ final class CheckpointOffsetLog {
         }
         String start = readPlannedOffsets(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
-        return new BatchSpan(shortDigest(both), end.substring(0, Math.min(MAX_SHOWN_CHARACTERS, end.length())), shortDigest(place(checkpoint))).text();
+        return new BatchSpan(
+                        shortDigest(both),
+                        end.substring(0, Math.min(MAX_SHOWN_CHARACTERS, end.length())),
+                        shortDigest(place(checkpoint)))
+                .text();
     }
 
     private static String shortDigest(String text) {
-        return MessageFingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(text)).substring(0, 32);
+        return MessageFingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(text))
+                .substring(0, 32);
     }
 
     /** Of a folder of this machine the real path, as Python has it; else the address. */
@@ -75,7 +81,9 @@ final class CheckpointOffsetLog {
     /** Null where the checkpoint is not on this machine. */
     private static java.nio.file.Path localFolder(String checkpoint) {
         URI address = new Path(checkpoint).toUri();
-        return address.getScheme() == null || address.getScheme().equals("file") ? java.nio.file.Path.of(address.getPath()) : null;
+        return address.getScheme() == null || address.getScheme().equals("file")
+                ? java.nio.file.Path.of(address.getPath())
+                : null;
     }
 
     /**
@@ -86,16 +94,27 @@ final class CheckpointOffsetLog {
      */
     static String find(String query, String option) {
         try {
-            Object running = SparkSession.active().sharedState().activeStreamingQueries().get(UUID.fromString(query));
+            Object running = SparkSession.active()
+                    .sharedState()
+                    .activeStreamingQueries()
+                    .get(UUID.fromString(query));
             if (running != null) {
-                return (String) running.getClass().getMethod("resolvedCheckpointRoot").invoke(running);
+                return (String)
+                        running.getClass().getMethod("resolvedCheckpointRoot").invoke(running);
             }
-        } catch (ReflectiveOperationException | LinkageError | IllegalArgumentException | IllegalStateException error) {
+        } catch (ReflectiveOperationException
+                | LinkageError
+                | IllegalArgumentException
+                | IllegalStateException error) {
             LOG.debug("Spark does not say where the checkpoint of query {} is", query, error);
         }
         if (option == null && UNKNOWN.add(query)) {
-            LOG.warn("The checkpoint of query {} is not found from here, so the offsets of a batch are not known to its sink: a batch that comes again "
-                    + "must have the same rows, or the query stops (BUSMQ_BATCH_CHANGED). Name the checkpoint with option checkpointLocation", query);
+            LOG.warn(
+                    "The checkpoint of query {} is not found from here, so the offsets of a batch"
+                        + " are not known to its sink: a batch that comes again must have the same"
+                        + " rows, or the query stops (BUSMQ_BATCH_CHANGED). Name the checkpoint"
+                        + " with option checkpointLocation",
+                    query);
         }
         return option;
     }
@@ -116,14 +135,17 @@ final class CheckpointOffsetLog {
         }
         java.nio.file.Path log = folder.resolve("offsets");
         if (!DurableFile.isNewest(log.resolve(Long.toString(batch)))) {
-            List.of(log.resolve(Long.toString(batch)), log.resolve("." + batch + ".crc"), log).forEach(syncToDisk::test);
+            List.of(log.resolve(Long.toString(batch)), log.resolve("." + batch + ".crc"), log)
+                    .forEach(syncToDisk::test);
         }
         FileIdentity query = FileIdentity.of(folder.resolve("metadata"));
         if (query != null && SYNCED_QUERIES.contains(query)) {
             return;
         }
         syncToDisk.test(folder.resolve(".metadata.crc")); // which our own manager does not write
-        long kept = Stream.of(folder.resolve("metadata"), folder, folder.getParent()).filter(syncToDisk).count();
+        long kept = Stream.of(folder.resolve("metadata"), folder, folder.getParent())
+                .filter(syncToDisk)
+                .count();
         if (kept == 3 && query != null) {
             SYNCED_QUERIES.add(query);
         }
@@ -163,7 +185,8 @@ final class CheckpointOffsetLog {
     private static byte[] readFile(Path path) throws IOException {
         FileSystem system = path.getFileSystem(SparkContext.getOrCreate().hadoopConfiguration());
         if (system instanceof LocalFileSystem) {
-            return Files.readAllBytes(java.nio.file.Path.of(system.makeQualified(path).toUri().getPath()));
+            return Files.readAllBytes(
+                    java.nio.file.Path.of(system.makeQualified(path).toUri().getPath()));
         }
         try (InputStream in = system.open(path)) {
             return in.readAllBytes();

@@ -28,8 +28,13 @@ final class DirectQueueWriter implements RowBatcher.Target {
     @Override
     public int[] writeChunks(List<QueueWriteBuffer> buffers) {
         openTargetStates(buffers);
-        Map<Integer, List<Integer>> byServer = IntStream.range(0, buffers.size()).boxed().filter(i -> buffers.get(i).refusal == null)
-                .collect(Collectors.groupingBy(i -> (Integer) buffers.get(i).targetState, LinkedHashMap::new, Collectors.toList()));
+        Map<Integer, List<Integer>> byServer = IntStream.range(0, buffers.size())
+                .boxed()
+                .filter(i -> buffers.get(i).refusal == null)
+                .collect(Collectors.groupingBy(
+                        i -> (Integer) buffers.get(i).targetState,
+                        LinkedHashMap::new,
+                        Collectors.toList()));
         int[] stored = new int[buffers.size()];
         byServer.forEach((server, part) -> pushChunks(server, buffers, part, stored));
         return stored;
@@ -45,17 +50,22 @@ final class DirectQueueWriter implements RowBatcher.Target {
             QueueWriteBuffer.openTargetStates(buffers, store, (queue, server) -> server);
         } catch (BusException error) {
             boolean away = error.kind().isLinkLost(); // then each of them would be waited for anew
-            buffers.stream().filter(buffer -> buffer.targetState == null).forEach(buffer -> keepRefusal(buffer, () -> {
-                if (away) {
-                    throw error;
-                }
-                QueueWriteBuffer.openTargetStates(List.of(buffer), store, (queue, server) -> server);
-            }));
+            buffers.stream()
+                    .filter(buffer -> buffer.targetState == null)
+                    .forEach(buffer -> keepRefusal(buffer, () -> {
+                        if (away) {
+                            throw error;
+                        }
+                        QueueWriteBuffer.openTargetStates(
+                                List.of(buffer), store, (queue, server) -> server);
+                    }));
         }
     }
 
-    private void pushChunks(int server, List<QueueWriteBuffer> buffers, List<Integer> part, int[] stored) {
-        List<Object> replies = store.link(server).tryAll(part.stream().map(i -> pushCall(buffers.get(i))).toList());
+    private void pushChunks(
+            int server, List<QueueWriteBuffer> buffers, List<Integer> part, int[] stored) {
+        List<Object> replies = store.link(server)
+                .tryAll(part.stream().map(i -> pushCall(buffers.get(i))).toList());
         for (int at = 0; at < replies.size(); at++) {
             int i = part.get(at);
             Object reply = replies.get(at);
@@ -72,7 +82,8 @@ final class DirectQueueWriter implements RowBatcher.Target {
     }
 
     private RedisCall pushCall(QueueWriteBuffer buffer) {
-        return query == null ? store.pushCall(buffer.queue, buffer.chunk)
+        return query == null
+                ? store.pushCall(buffer.queue, buffer.chunk)
                 : store.pushOnceCall(query, buffer.queue, buffer.chunk, buffer.chunkOrigins);
     }
 

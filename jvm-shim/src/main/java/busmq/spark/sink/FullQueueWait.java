@@ -27,14 +27,24 @@ final class FullQueueWait {
             this.left = left;
         }
         if (nowMs - sinceMs >= timeoutMs) {
-            throw BusException.of(ErrorKind.QUEUE_FULL, "queue", queue, "maxsize", maxsize.getAsLong(), "left", left, "waited", describeWait());
+            throw BusException.of(
+                    ErrorKind.QUEUE_FULL,
+                    "queue",
+                    queue,
+                    "maxsize",
+                    maxsize.getAsLong(),
+                    "left",
+                    left,
+                    "waited",
+                    describeWait());
         }
         return Math.min(100, Math.max(5, (nowMs - sinceMs) / 4));
     }
 
     private String describeWait() {
         double seconds = timeoutMs / 1000.0;
-        String text = timeoutMs % 1000 == 0 ? Long.toString(timeoutMs / 1000) : Double.toString(seconds);
+        String text =
+                timeoutMs % 1000 == 0 ? Long.toString(timeoutMs / 1000) : Double.toString(seconds);
         return timeoutMs == 0 ? "" : " for " + text + " s";
     }
 }

@@ -100,7 +100,9 @@ final class QueueWriteBuffer {
             bytes += value.length;
         }
         chunk = rows == chunk.size() ? List.of() : chunk.subList(rows, chunk.size());
-        chunkOrigins = chunkOrigins.isEmpty() || chunk.isEmpty() ? List.of() : chunkOrigins.subList(rows, chunkOrigins.size());
+        chunkOrigins = chunkOrigins.isEmpty() || chunk.isEmpty()
+                ? List.of()
+                : chunkOrigins.subList(rows, chunkOrigins.size());
         return bytes;
     }
 
@@ -113,12 +115,15 @@ final class QueueWriteBuffer {
      * Makes the target's state for every buffer that has none, in the order of the buffers; their
      * queues are created if need be.
      */
-    static void openTargetStates(List<QueueWriteBuffer> buffers, SinkStore store, TargetStateOpener opener) {
-        List<QueueWriteBuffer> fresh = buffers.stream().filter(buffer -> buffer.targetState == null).toList();
+    static void openTargetStates(
+            List<QueueWriteBuffer> buffers, SinkStore store, TargetStateOpener opener) {
+        List<QueueWriteBuffer> fresh =
+                buffers.stream().filter(buffer -> buffer.targetState == null).toList();
         if (fresh.isEmpty()) {
             return;
         }
-        Map<String, Integer> servers = store.attach(fresh.stream().map(buffer -> buffer.queue).toList());
+        Map<String, Integer> servers =
+                store.attach(fresh.stream().map(buffer -> buffer.queue).toList());
         for (QueueWriteBuffer buffer : fresh) {
             buffer.targetState = opener.open(buffer.queue, servers.get(buffer.queue));
         }

@@ -16,8 +16,7 @@ import scala.collection.Iterator;
  * interface.
  */
 public final class RealTimeMode {
-    private RealTimeMode() {
-    }
+    private RealTimeMode() {}
 
     /**
      * Looks at the plan of the running batch: call it on the thread that runs it. An error where
@@ -26,8 +25,10 @@ public final class RealTimeMode {
      */
     static boolean isRunning() {
         try {
-            String id = SparkContext.getOrCreate().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
-            QueryExecution running = id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
+            String id =
+                    SparkContext.getOrCreate().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
+            QueryExecution running =
+                    id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
             if (running != null) {
                 return isRealTime(running);
             }
@@ -39,7 +40,8 @@ public final class RealTimeMode {
 
     private static boolean isRealTime(QueryExecution running) {
         // The plan before adaptive execution, which hides what it wraps.
-        for (Iterator<SparkPlan> leaves = running.sparkPlan().collectLeaves().iterator(); leaves.hasNext();) {
+        for (Iterator<SparkPlan> leaves = running.sparkPlan().collectLeaves().iterator();
+                leaves.hasNext(); ) {
             if (isOpenEnded(leaves.next().getClass())) {
                 return true;
             }
@@ -52,18 +54,26 @@ public final class RealTimeMode {
      * have one.
      */
     static boolean isOpenEnded(Class<?> node) {
-        return DataSourceV2ScanExecBase.class.isAssignableFrom(node) && !MicroBatchScanExec.class.isAssignableFrom(node)
+        return DataSourceV2ScanExecBase.class.isAssignableFrom(node)
+                && !MicroBatchScanExec.class.isAssignableFrom(node)
                 && !BatchScanExec.class.isAssignableFrom(node);
     }
 
     private static BusException unknownModeError(Throwable cause) {
-        return BusException.withCause(cause, ErrorKind.CONFIG, "reason", "this Spark does not show whether the query runs in real-time mode, where "
-                + "exactly-once delivery would lose rows; use Spark 4.1 to 4.3, or set delivery=at-least-once");
+        return BusException.withCause(
+                cause,
+                ErrorKind.CONFIG,
+                "reason",
+                "this Spark does not show whether the query runs in real-time mode, where"
+                        + " exactly-once delivery would lose rows; use Spark 4.1 to 4.3, or set"
+                        + " delivery=at-least-once");
     }
 
     /** Rows whose origin does not say which of them were appended. */
     static BusException notExactlyOnceError(String where) {
-        return BusException.configError("delivery=exactly-once in real-time mode is not possible with " + where + "; or set delivery=at-least-once");
+        return BusException.configError(
+                "delivery=exactly-once in real-time mode is not possible with " + where
+                        + "; or set delivery=at-least-once");
     }
 
     /**
@@ -71,7 +81,8 @@ public final class RealTimeMode {
      * of the first run would stand for them, and rows would be missing.
      */
     public static BusException notExactlyOnceError(String where, String remedy) {
-        return BusException.configError("delivery=exactly-once is not possible with " + where + ", where a batch that is run again may hold other rows. "
-                + remedy + "; rows since the last checkpoint then come again after a restart");
+        return BusException.configError("delivery=exactly-once is not possible with " + where
+                + ", where a batch that is run again may hold other rows. " + remedy
+                + "; rows since the last checkpoint then come again after a restart");
     }
 }

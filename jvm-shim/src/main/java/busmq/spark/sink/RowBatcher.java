@@ -65,6 +65,7 @@ final class RowBatcher implements AutoCloseable {
      * Whether buffers are sent before they fill a chunk: a flush is waiting, or too many rows are.
      */
     private boolean sendsPartialChunks;
+
     private boolean closed;
     private RuntimeException failure;
 
@@ -86,7 +87,8 @@ final class RowBatcher implements AutoCloseable {
     void add(String queue, byte[] value, RowOrigin origin) throws InterruptedIOException {
         lockOrThrow();
         try {
-            while ((rows >= (onlyFullChunks ? MOST_STAGED_ROWS : MOST_ROWS) || bytes >= MOST_BYTES) && failure == null) {
+            while ((rows >= (onlyFullChunks ? MOST_STAGED_ROWS : MOST_ROWS) || bytes >= MOST_BYTES)
+                    && failure == null) {
                 scheduleAll();
                 await(progress);
             }
@@ -136,11 +138,16 @@ final class RowBatcher implements AutoCloseable {
 
     private void run() {
         try {
-            for (List<QueueWriteBuffer> round = awaitBuffersToSend(); round != null; round = awaitBuffersToSend()) {
+            for (List<QueueWriteBuffer> round = awaitBuffersToSend();
+                    round != null;
+                    round = awaitBuffersToSend()) {
                 applyResults(round, writeOrKeepRefusal(round));
             }
         } catch (RuntimeException | Error error) {
-            failUntilClosed(error instanceof RuntimeException known ? known : new IllegalStateException(error));
+            failUntilClosed(
+                    error instanceof RuntimeException known
+                            ? known
+                            : new IllegalStateException(error));
         } finally {
             runAtEnd.run();
         }
@@ -191,7 +198,9 @@ final class RowBatcher implements AutoCloseable {
     private List<QueueWriteBuffer> loadChunks() {
         List<QueueWriteBuffer> round = new ArrayList<>();
         long size = 0;
-        while (!readyBuffers.isEmpty() && round.size() < BUFFERS_AT_ONCE && size < 4L * QueueWriteBuffer.CHUNK_BYTES) {
+        while (!readyBuffers.isEmpty()
+                && round.size() < BUFFERS_AT_ONCE
+                && size < 4L * QueueWriteBuffer.CHUNK_BYTES) {
             QueueWriteBuffer buffer = readyBuffers.poll();
             buffer.loadChunk();
             for (byte[] value : buffer.chunk) {
@@ -210,13 +219,15 @@ final class RowBatcher implements AutoCloseable {
                 QueueWriteBuffer buffer = round.get(i);
                 rows -= stored[i];
                 bytes -= buffer.removeStored(stored[i]);
-                buffer.fullWait = stored[i] > 0 ? null : buffer.fullWait; // with each row that is stored the deadline starts anew
+                // With each row that is stored the deadline starts anew.
+                buffer.fullWait = stored[i] > 0 ? null : buffer.fullWait;
                 if (buffer.refusal != null) {
                     buffer.retryAtMs = nowMs + RETRY_MS;
                     blockedBuffers.add(buffer);
                 } else if (!buffer.chunk.isEmpty()) {
                     blockWhileFull(buffer, nowMs);
-                } else if (buffer.isEmpty() || (onlyFullChunks && !buffer.fillsChunk() && !sendsPartialChunks)) {
+                } else if (buffer.isEmpty()
+                        || (onlyFullChunks && !buffer.fillsChunk() && !sendsPartialChunks)) {
                     buffer.isScheduled = false;
                 } else {
                     readyBuffers.add(buffer);
@@ -225,7 +236,11 @@ final class RowBatcher implements AutoCloseable {
             if (rows == 0) {
                 sendsPartialChunks = false;
             }
-            failure = blockedBuffers.stream().map(buffer -> buffer.refusal).filter(Objects::nonNull).findFirst().orElse(null);
+            failure = blockedBuffers.stream()
+                    .map(buffer -> buffer.refusal)
+                    .filter(Objects::nonNull)
+                    .findFirst()
+                    .orElse(null);
             progress.signalAll();
         } finally {
             lock.unlock();
@@ -252,7 +267,9 @@ final class RowBatcher implements AutoCloseable {
         if (buffer.fullWait == null) {
             buffer.fullWait = new FullQueueWait(fullTimeoutMs);
         }
-        buffer.retryAtMs = nowMs + buffer.fullWait.pauseMs(buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
+        buffer.retryAtMs = nowMs
+                + buffer.fullWait.pauseMs(
+                        buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
         blockedBuffers.add(buffer);
     }
 
@@ -266,7 +283,10 @@ final class RowBatcher implements AutoCloseable {
         }
         long nowMs = System.nanoTime() / 1_000_000;
         blockedBuffers.removeIf(buffer -> buffer.retryAtMs <= nowMs && readyBuffers.add(buffer));
-        return blockedBuffers.stream().mapToLong(buffer -> buffer.retryAtMs - nowMs).min().orElse(-1);
+        return blockedBuffers.stream()
+                .mapToLong(buffer -> buffer.retryAtMs - nowMs)
+                .min()
+                .orElse(-1);
     }
 
     /**
@@ -291,7 +311,16 @@ final class RowBatcher implements AutoCloseable {
             throw failure;
         }
         if (closed) {
-            throw BusException.of(ErrorKind.STATE, "event", "write to", "what", "the sink", "state", "closed", "remedy", "Open a new writer");
+            throw BusException.of(
+                    ErrorKind.STATE,
+                    "event",
+                    "write to",
+                    "what",
+                    "the sink",
+                    "state",
+                    "closed",
+                    "remedy",
+                    "Open a new writer");
         }
     }
 

@@ -38,7 +38,9 @@ final class RowOriginOrderChecker {
         }
         RowOrigin before = lastOrigins.get(queue);
         String born = before == null ? bornOfFollowedQueue() : before.born();
-        int index = columns.indexAt() < 0 || row.isNullAt(columns.indexAt()) ? 0 : row.getInt(columns.indexAt());
+        int index = columns.indexAt() < 0 || row.isNullAt(columns.indexAt())
+                ? 0
+                : row.getInt(columns.indexAt());
         RowOrigin found = new RowOrigin(born, row.getLong(columns.idAt()), index);
         if (before != null && !found.isAfter(before)) {
             throw wrongOrderError(found, before);
@@ -49,11 +51,13 @@ final class RowOriginOrderChecker {
 
     private String bornOfFollowedQueue() {
         TaskContext task = TaskContext.get();
-        TaskSourceQueueRegistry.FollowedQueue followed = task == null ? null : TaskSourceQueueRegistry.find(task, queue);
+        TaskSourceQueueRegistry.FollowedQueue followed =
+                task == null ? null : TaskSourceQueueRegistry.find(task, queue);
         if (followed == null) {
             throw RealTimeMode.notExactlyOnceError("rows of queue " + PyText.repr(queue)
-                    + " in a task that does not read it, so that their order is lost: "
-                    + "leave out what moves rows between tasks (repartition, aggregations, joins), and keep column queue as it is");
+                    + " in a task that does not read it, so that their order is lost:"
+                    + " leave out what moves rows between tasks (repartition,"
+                    + " aggregations, joins), and keep column queue as it is");
         }
         if (followed.shared()) {
             throw RealTimeMode.notExactlyOnceError("a query that reads queue " + PyText.repr(queue)
@@ -62,18 +66,22 @@ final class RowOriginOrderChecker {
         }
         if (!followed.strict()) {
             throw RealTimeMode.notExactlyOnceError(
-                    "failOnDataLoss=false at the source, where ids that a server gave again would count as appended: leave it out");
+                    "failOnDataLoss=false at the source, where ids that a server gave again would"
+                            + " count as appended: leave it out");
         }
         return followed.born();
     }
 
     private RuntimeException wrongOrderError(RowOrigin found, RowOrigin before) {
         if (found.id() == before.id()) {
-            return RealTimeMode.notExactlyOnceError("several rows of one message (id " + found.id() + " of queue " + PyText.repr(queue)
-                    + ") that column "
-                    + "index does not number upwards: make it with posexplode, or leave all but one out");
+            return RealTimeMode.notExactlyOnceError(
+                    "several rows of one message (id " + found.id() + " of queue "
+                            + PyText.repr(queue)
+                            + ") that column index does not number upwards: make it with"
+                            + " posexplode, or leave all but one out");
         }
-        return RealTimeMode.notExactlyOnceError("rows in another order than their queue: id " + found.id() + " of " + PyText.repr(queue)
+        return RealTimeMode.notExactlyOnceError("rows in another order than their queue: id "
+                + found.id() + " of " + PyText.repr(queue)
                 + " came after "
                 + before.id() + ". Leave out what sorts or mixes them");
     }

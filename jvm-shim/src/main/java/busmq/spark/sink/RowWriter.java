@@ -1,7 +1,6 @@
 package busmq.spark.sink;
 
 import java.io.IOException;
-import java.util.List;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
@@ -23,7 +22,11 @@ final class RowWriter implements DataWriter<InternalRow> {
     private String lastQueue;
 
     /** {@code origins}: null where rows have none; {@code topics}: null where rows go to queues. */
-    RowWriter(SinkColumns columns, TaskSink sink, RowOriginOrderChecker origins, TopicPartitioner topics) {
+    RowWriter(
+            SinkColumns columns,
+            TaskSink sink,
+            RowOriginOrderChecker origins,
+            TopicPartitioner topics) {
         this.columns = columns;
         this.sink = sink;
         this.origins = origins;
@@ -33,9 +36,16 @@ final class RowWriter implements DataWriter<InternalRow> {
     @Override
     public void write(InternalRow row) throws IOException {
         rows++;
-        columns.checkNotNull(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), rows);
-        String queue = topics != null ? topics.queueOf(rowColumns.useRow(row)) : columns.queueAt() < 0 ? columns.queue() : queueOf(row);
-        byte[] value = columns.text() ? row.getUTF8String(columns.valueAt()).getBytes() : row.getBinary(columns.valueAt());
+        columns.checkNotNull(
+                row.isNullAt(columns.valueAt()),
+                columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()),
+                rows);
+        String queue = topics != null
+                ? topics.queueOf(rowColumns.useRow(row))
+                : columns.queueAt() < 0 ? columns.queue() : queueOf(row);
+        byte[] value = columns.text()
+                ? row.getUTF8String(columns.valueAt()).getBytes()
+                : row.getBinary(columns.valueAt());
         sink.add(queue, value, origins == null ? null : origins.checkedOrigin(row));
     }
 
@@ -89,7 +99,9 @@ final class RowWriter implements DataWriter<InternalRow> {
     public WriterCommitMessage commit() throws IOException {
         TaskContext task = TaskContext.get();
         if (task != null && task.isInterrupted() && !sink.isStaging()) {
-            return SinkCommitMessage.EMPTY; // the query was stopped: the engine does not count this task, and an error would fill its log
+            // The query was stopped: the engine does not count this task, and an error would fill
+            // its log.
+            return SinkCommitMessage.EMPTY;
         }
         return sink.finishWithOutcome();
     }

@@ -26,11 +26,32 @@ import org.apache.spark.sql.types.StructType;
  * @param text whether values are strings
  * @param topic where rows go in topics; null where they go to queues
  */
-public record SinkColumns(String valueColumn, int valueAt, boolean text, String queueColumn, int queueAt, String queue, TopicColumns topic)
+public record SinkColumns(
+        String valueColumn,
+        int valueAt,
+        boolean text,
+        String queueColumn,
+        int queueAt,
+        String queue,
+        TopicColumns topic)
         implements Serializable {
     private static final Map<String, String> EXPECTED_TYPES = Map.of(
-            "value", "string or binary", "queue", "string", "topic", "string", "key", "string or binary",
-            "partition", "int", "id", "bigint", "source", "string", "index", "int");
+            "value",
+            "string or binary",
+            "queue",
+            "string",
+            "topic",
+            "string",
+            "key",
+            "string or binary",
+            "partition",
+            "int",
+            "id",
+            "bigint",
+            "source",
+            "string",
+            "index",
+            "int");
 
     /**
      * Throws BUSMQ_CONFIG for a missing or unknown column, two of one name, a wrong type, no queue
@@ -51,16 +72,26 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
         Arrays.stream(fields).forEach(SinkColumns::checkColumn);
         int valueAt = found.get("value");
         boolean text = fields[valueAt].dataType() instanceof StringType;
-        boolean keyIsText = found.containsKey("key") && fields[found.get("key")].dataType() instanceof StringType;
+        boolean keyIsText = found.containsKey("key")
+                && fields[found.get("key")].dataType() instanceof StringType;
         TopicColumns ofTopic = TopicColumns.of(found, schema.fieldNames(), keyIsText, queue, topic);
         if (ofTopic != null) {
             return new SinkColumns(fields[valueAt].name(), valueAt, text, null, -1, null, ofTopic);
         }
         if (queue == null && !found.containsKey("queue")) {
-            throw BusException.configError("no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic");
+            throw BusException.configError(
+                    "no queue is named: set option 'queue', or give the rows a column queue; for a"
+                            + " topic option or column topic");
         }
         int queueAt = queue == null ? found.get("queue") : -1;
-        return new SinkColumns(fields[valueAt].name(), valueAt, text, queueAt < 0 ? null : fields[queueAt].name(), queueAt, queue, null);
+        return new SinkColumns(
+                fields[valueAt].name(),
+                valueAt,
+                text,
+                queueAt < 0 ? null : fields[queueAt].name(),
+                queueAt,
+                queue,
+                null);
     }
 
     private static void checkColumn(StructField column) {
@@ -68,7 +99,8 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
         DataType type = column.dataType();
         String wanted = EXPECTED_TYPES.get(name);
         if (wanted == null) {
-            throw BusException.configError("column " + PyText.repr(column.name()) + " has no place; the sink takes value (string or binary) and queue (string), "
+            throw BusException.configError("column " + PyText.repr(column.name())
+                    + " has no place; the sink takes value (string or binary) and queue (string), "
                     + "or for topics topic (string), partition (int) and key (string or binary)");
         }
         boolean fits =
@@ -79,8 +111,10 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
                     default -> type instanceof StringType;
                 };
         if (!fits) {
-            String remedy = name.equals("value") ? "; use to_json(struct(...)) for a structured value" : "";
-            throw BusException.configError("column " + PyText.repr(column.name()) + " is " + type.simpleString() + "; expected " + wanted + remedy);
+            String remedy =
+                    name.equals("value") ? "; use to_json(struct(...)) for a structured value" : "";
+            throw BusException.configError("column " + PyText.repr(column.name()) + " is "
+                    + type.simpleString() + "; expected " + wanted + remedy);
         }
     }
 
@@ -92,14 +126,17 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
     }
 
     static BusException nullError(String column, long row) {
-        String remedy = SharedPythonConstants.text(column.equalsIgnoreCase("key") ? "nullKeyRemedy" : "nullTopicRemedy");
-        return messageRefused("column " + PyText.repr(column) + " is NULL in row " + row + " of its task; " + remedy);
+        String remedy = SharedPythonConstants.text(
+                column.equalsIgnoreCase("key") ? "nullKeyRemedy" : "nullTopicRemedy");
+        return messageRefused("column " + PyText.repr(column) + " is NULL in row " + row
+                + " of its task; " + remedy);
     }
 
     /** The name of a queue as a row has it. Throws BUSMQ_MESSAGE_REFUSED for an empty one. */
     public String checkQueueName(String name) {
         if (name.isEmpty()) {
-            throw messageRefused("column " + PyText.repr(queueColumn) + " is empty in some rows; expected the name of a queue");
+            throw messageRefused("column " + PyText.repr(queueColumn)
+                    + " is empty in some rows; expected the name of a queue");
         }
         return name;
     }

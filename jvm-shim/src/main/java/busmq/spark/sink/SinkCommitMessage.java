@@ -12,7 +12,9 @@ record SinkCommitMessage(List<StagedList> staged, SinkRun run) implements Writer
     static SinkRun runOf(WriterCommitMessage[] messages) {
         SinkRun found = SinkRun.NONE;
         for (WriterCommitMessage message : messages) {
-            if (message instanceof SinkCommitMessage outcome && outcome.run.epoch() != 0 && found.before().isEmpty()) {
+            if (message instanceof SinkCommitMessage outcome
+                    && outcome.run.epoch() != 0
+                    && found.before().isEmpty()) {
                 found = outcome.run;
             }
         }

@@ -19,8 +19,12 @@ import org.slf4j.LoggerFactory;
 final class SinkCommitter implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(SinkCommitter.class);
     /** Errors after which none of the lists that were passed is on record. */
-    private static final Set<ErrorKind> NOT_RECORDED = Set.of(ErrorKind.BATCH_CHANGED, ErrorKind.SINK_TARGETS, ErrorKind.STALE_BATCH,
-            ErrorKind.STALE_RUN, ErrorKind.STAGING_LOST);
+    private static final Set<ErrorKind> NOT_RECORDED = Set.of(
+            ErrorKind.BATCH_CHANGED,
+            ErrorKind.SINK_TARGETS,
+            ErrorKind.STALE_BATCH,
+            ErrorKind.STALE_RUN,
+            ErrorKind.STAGING_LOST);
 
     private final WriteOptions options;
     private final SinkStore store;
@@ -31,9 +35,17 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     /** Append the batch. Safe to repeat: rows already appended are not appended again. */
-    void commit(String sink, long batch, List<StagedList> staged, String query, String span, SinkRun run) {
+    void commit(
+            String sink,
+            long batch,
+            List<StagedList> staged,
+            String query,
+            String span,
+            SinkRun run) {
         if (sink.isEmpty()) {
-            throw BusException.configError("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
+            throw BusException.configError(
+                    "Spark gave the tasks no id of their query, so the sink has no name; set"
+                            + " option sinkId, one for each query");
         }
         warnIfQueueChanged(sink, run.before());
         List<StagedList> held = record(sink, batch, staged, query, span, run.epoch());
@@ -43,13 +55,24 @@ final class SinkCommitter implements AutoCloseable {
 
     private void warnIfQueueChanged(String sink, List<String> before) {
         if (!before.isEmpty() && options.queue() != null && !before.contains(options.queue())) {
-            LOG.warn("Sink {} wrote its last batch to {} and writes to queue {} now: what it wrote before stays where it is, and of a batch that was "
-                    + "recorded then, what is missing still goes there. With a new checkpoint everything goes to the new queue",
-                    sink, before.stream().limit(5).map(PyText::repr).collect(Collectors.joining(", ")), PyText.repr(options.queue()));
+            LOG.warn(
+                    "Sink {} wrote its last batch to {} and writes to queue {} now: what it wrote"
+                        + " before stays where it is, and of a batch that was recorded then, what"
+                        + " is missing still goes there. With a new checkpoint everything goes to"
+                        + " the new queue",
+                    sink,
+                    before.stream().limit(5).map(PyText::repr).collect(Collectors.joining(", ")),
+                    PyText.repr(options.queue()));
         }
     }
 
-    private List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
+    private List<StagedList> record(
+            String sink,
+            long batch,
+            List<StagedList> staged,
+            String query,
+            String span,
+            long epoch) {
         if (staged.isEmpty()) {
             // A batch without rows is not recorded: the record of the last one with rows stays.
             // Rows recorded under its number are appended.
@@ -58,7 +81,8 @@ final class SinkCommitter implements AutoCloseable {
         try {
             return recordForTargets(sink, batch, staged, query, span, epoch);
         } catch (BusException error) {
-            if (options.onChangedBatch().equals("keep") && "rows".equals(error.getMessageParameters().get("by"))) {
+            if (options.onChangedBatch().equals("keep")
+                    && "rows".equals(error.getMessageParameters().get("by"))) {
                 LOG.warn("{}. What was recorded first is kept", error.getMessage());
                 return store.recordedLists(sink, batch);
             }
@@ -70,13 +94,21 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     /** Records the batch. Throws BUSMQ_SINK_TARGETS where the record is for other targets. */
-    private List<StagedList> recordForTargets(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
+    private List<StagedList> recordForTargets(
+            String sink,
+            long batch,
+            List<StagedList> staged,
+            String query,
+            String span,
+            long epoch) {
         List<StagedList> held;
         try {
             held = store.record(sink, batch, staged, query, span, epoch);
         } catch (BusException error) {
             if (error.kind() == ErrorKind.BATCH_CHANGED || error.kind() == ErrorKind.STALE_BATCH) {
-                long found = error.kind() == ErrorKind.STALE_BATCH ? Long.parseLong(error.getMessageParameters().get("found")) : batch;
+                long found = error.kind() == ErrorKind.STALE_BATCH
+                        ? Long.parseLong(error.getMessageParameters().get("found"))
+                        : batch;
                 checkTargets(sink, found, store.recordedLists(sink, found), staged, query);
             }
             throw error;
@@ -89,7 +121,8 @@ final class SinkCommitter implements AutoCloseable {
      * Of a query whose rows name their queues {@link SinkStore#record} compares them, where another
      * checkpoint has recorded the batch.
      */
-    private void checkTargets(String sink, long batch, List<StagedList> held, List<StagedList> staged, String query) {
+    private void checkTargets(
+            String sink, long batch, List<StagedList> held, List<StagedList> staged, String query) {
         if (!query.isEmpty() && options.queue() == null && options.topic() == null) {
             return;
         }
@@ -105,7 +138,10 @@ final class SinkCommitter implements AutoCloseable {
         try {
             store.discard(staged);
         } catch (BusException error) {
-            LOG.info("{} staged lists stay until they expire: {}", staged.size(), error.getMessage());
+            LOG.info(
+                    "{} staged lists stay until they expire: {}",
+                    staged.size(),
+                    error.getMessage());
         }
     }
 
@@ -118,7 +154,8 @@ final class SinkCommitter implements AutoCloseable {
      * A commit of its own, for a batch write whose sink is {@code sink}; {@code truncated} are the
      * queues that are emptied first.
      */
-    void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, SinkRun run) {
+    void commitBatchWrite(
+            String sink, List<StagedList> staged, List<String> truncated, SinkRun run) {
         store.truncate(truncated);
         if (options.batch() != null) {
             commit(options.sink(), options.batch(), staged, "", "", run);
@@ -133,7 +170,8 @@ final class SinkCommitter implements AutoCloseable {
      * with it.
      */
     void abort(String sink, long batch, List<StagedList> staged) {
-        store.discard(withoutHeld(staged, sink.isEmpty() ? List.of() : store.recordedLists(sink, batch)));
+        store.discard(
+                withoutHeld(staged, sink.isEmpty() ? List.of() : store.recordedLists(sink, batch)));
     }
 
     @Override
@@ -143,9 +181,15 @@ final class SinkCommitter implements AutoCloseable {
 
     private void append(String sink, long batch, List<StagedList> staged) {
         FullQueueWait full = new FullQueueWait(fullTimeoutMs(options));
-        for (SinkStore.CommitStoppedAtMaxsize rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
+        for (SinkStore.CommitStoppedAtMaxsize rest = store.commit(sink, batch, staged);
+                rest != null;
+                rest = store.commit(sink, batch, staged)) {
             long maxsize = rest.maxsize();
-            sleep(full.pauseMs(staged.get(0).queue(), () -> maxsize, rest.left(), System.nanoTime() / 1_000_000));
+            sleep(full.pauseMs(
+                    staged.get(0).queue(),
+                    () -> maxsize,
+                    rest.left(),
+                    System.nanoTime() / 1_000_000));
         }
     }
 
@@ -164,7 +208,15 @@ final class SinkCommitter implements AutoCloseable {
             Thread.sleep(ms);
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
-            throw BusException.of(ErrorKind.STATE, "event", "commit to", "what", "a full queue", "state", "being stopped", "remedy",
+            throw BusException.of(
+                    ErrorKind.STATE,
+                    "event",
+                    "commit to",
+                    "what",
+                    "a full queue",
+                    "state",
+                    "being stopped",
+                    "remedy",
                     "The next run of the query goes on with the batch");
         }
     }

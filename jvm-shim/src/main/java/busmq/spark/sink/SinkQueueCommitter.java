@@ -14,17 +14,26 @@ import java.util.function.Function;
 import java.util.stream.Collectors;
 
 /**
- * The commit of a batch to one queue, call by call: {@code commit} in {@code writing/sink.py}. Safe to
- * repeat at any time, by any process.
+ * The commit of a batch to one queue, call by call: {@code commit} in {@code writing/sink.py}. Safe
+ * to repeat at any time, by any process.
  */
 final class SinkQueueCommitter {
     /** The result of a commit call. */
-    enum Status { OPEN, DONE, FULL, MISSING, OTHER_RECORD }
+    enum Status {
+        OPEN,
+        DONE,
+        FULL,
+        MISSING,
+        OTHER_RECORD
+    }
 
-    private static final int MAX_ROWS_PER_COMMIT = SharedPythonConstants.intNumber("maxRowsPerCommit");
+    private static final int MAX_ROWS_PER_COMMIT =
+            SharedPythonConstants.intNumber("maxRowsPerCommit");
     private static final int CHUNKS_PER_COMMIT = SharedPythonConstants.intNumber("chunksPerCommit");
-    private static final int MAX_QUEUES_PER_COMMIT = SharedPythonConstants.intNumber("maxQueuesPerCommit");
-    private static final String ABANDON_BATCH_REMEDY = SharedPythonConstants.text("abandonBatchRemedy");
+    private static final int MAX_QUEUES_PER_COMMIT =
+            SharedPythonConstants.intNumber("maxQueuesPerCommit");
+    private static final String ABANDON_BATCH_REMEDY =
+            SharedPythonConstants.text("abandonBatchRemedy");
 
     private final QueueKeys keys;
     private final String sink;
@@ -39,14 +48,18 @@ final class SinkQueueCommitter {
     private long rowsMoved;
 
     /** The call that moves the next chunk of a list, of which so many rows are moved before. */
-    private record Move(int nth, long moved) {
-    }
+    private record Move(int nth, long moved) {}
 
     /**
      * {@code firstValidEpoch}: progress of records that were made by runs with lower epochs counts
      * for nothing.
      */
-    SinkQueueCommitter(QueueKeys keys, String sink, long batch, List<StagedList> staged, long firstValidEpoch) {
+    SinkQueueCommitter(
+            QueueKeys keys,
+            String sink,
+            long batch,
+            List<StagedList> staged,
+            long firstValidEpoch) {
         this.keys = keys;
         this.sink = sink;
         this.batch = batch;
@@ -59,9 +72,14 @@ final class SinkQueueCommitter {
     static List<List<List<StagedList>>> groups(List<StagedList> staged) {
         List<List<List<StagedList>>> found = new ArrayList<>();
         long room = 0;
-        for (List<StagedList> parts : staged.stream().collect(Collectors.groupingBy(StagedList::queue, LinkedHashMap::new, Collectors.toList())).values()) {
+        for (List<StagedList> parts : staged.stream()
+                .collect(Collectors.groupingBy(
+                        StagedList::queue, LinkedHashMap::new, Collectors.toList()))
+                .values()) {
             long rows = parts.stream().mapToLong(StagedList::rows).sum();
-            if (found.isEmpty() || rows > room || found.get(found.size() - 1).size() == MAX_QUEUES_PER_COMMIT) {
+            if (found.isEmpty()
+                    || rows > room
+                    || found.get(found.size() - 1).size() == MAX_QUEUES_PER_COMMIT) {
                 found.add(new ArrayList<>());
                 room = MAX_ROWS_PER_COMMIT;
             }
@@ -75,14 +93,21 @@ final class SinkQueueCommitter {
      * Runs commits side by side, some calls of each in a round trip. The result is the lists of
      * those that are not done. The first error is thrown at the end.
      */
-    static List<List<StagedList>> commitTogether(List<SinkQueueCommitter> queues, Function<List<RedisCall>, List<Object>> run) {
+    static List<List<StagedList>> commitTogether(
+            List<SinkQueueCommitter> queues, Function<List<RedisCall>, List<Object>> run) {
         List<BusException> errors = new ArrayList<>();
-        for (List<SinkQueueCommitter> open = queues; !open.isEmpty(); open = open.stream().filter(SinkQueueCommitter::isOpen).toList()) {
-            List<List<RedisCall>> calls = open.stream().map(SinkQueueCommitter::nextCalls).toList();
-            List<Object> replies = run.apply(calls.stream().flatMap(List::stream).toList());
+        for (List<SinkQueueCommitter> open = queues;
+                !open.isEmpty();
+                open = open.stream().filter(SinkQueueCommitter::isOpen).toList()) {
+            List<List<RedisCall>> calls =
+                    open.stream().map(SinkQueueCommitter::nextCalls).toList();
+            List<Object> replies =
+                    run.apply(calls.stream().flatMap(List::stream).toList());
             for (int i = 0, from = 0; i < calls.size(); from += calls.get(i).size(), i++) {
                 try {
-                    open.get(i).applyReplies(replies.subList(from, from + calls.get(i).size()));
+                    open.get(i)
+                            .applyReplies(
+                                    replies.subList(from, from + calls.get(i).size()));
                 } catch (BusException error) {
                     errors.add(error);
                 }
@@ -91,7 +116,10 @@ final class SinkQueueCommitter {
         if (!errors.isEmpty()) {
             throw errors.get(0);
         }
-        return queues.stream().filter(queue -> queue.status != Status.DONE).map(queue -> queue.staged).toList();
+        return queues.stream()
+                .filter(queue -> queue.status != Status.DONE)
+                .map(queue -> queue.staged)
+                .toList();
     }
 
     boolean isOpen() {
@@ -132,8 +160,21 @@ final class SinkQueueCommitter {
         names.add(keys.stages(sink));
         names.addAll(List.of(keys.clock(), keys.acks(), keys.bytes()));
         int last = move.nth == staged.size() - 1 ? 1 : 0;
-        Object[] args = {keys.available(), sink, batch, move.nth, move.moved, part.chunkAt(move.moved), part.rows(), last, SinkStore.MIN_RECORD_TTL_S,
-                keys.stage(""), part.made(), firstValidEpoch, rowsDigest};
+        Object[] args = {
+            keys.available(),
+            sink,
+            batch,
+            move.nth,
+            move.moved,
+            part.chunkAt(move.moved),
+            part.rows(),
+            last,
+            SinkStore.MIN_RECORD_TTL_S,
+            keys.stage(""),
+            part.made(),
+            firstValidEpoch,
+            rowsDigest
+        };
         return RedisCall.script("commit", names, args);
     }
 
@@ -164,16 +205,30 @@ final class SinkQueueCommitter {
             }
             case "at" -> setProgress((int) a, (Long) found.get(2));
             case "full" -> {
-                long later = staged.subList(move.nth + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
-                partialCommit = new SinkStore.CommitStoppedAtMaxsize(a, part.rows() - move.moved + later);
+                long later = staged.subList(move.nth + 1, staged.size()).stream()
+                        .mapToLong(StagedList::rows)
+                        .sum();
+                partialCommit =
+                        new SinkStore.CommitStoppedAtMaxsize(a, part.rows() - move.moved + later);
                 status = Status.FULL;
             }
             case "missing" -> status = Status.MISSING;
             case "other" -> status = Status.OTHER_RECORD;
-            case "lost" ->
-                throw SinkStore.stagingLostError(sink, batch, part.queue(), part.rows() - move.moved, a, part.key(), ABANDON_BATCH_REMEDY);
+            case "lost" -> throw SinkStore.stagingLostError(
+                    sink,
+                    batch,
+                    part.queue(),
+                    part.rows() - move.moved,
+                    a,
+                    part.key(),
+                    ABANDON_BATCH_REMEDY);
             case "stale" -> throw SinkStore.staleBatchError(sink, batch, Long.toString(a));
-            default -> throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "", "reason", "unknown commit status " + PyText.repr(word));
+            default -> throw BusException.of(
+                    ErrorKind.SERVER_REFUSED,
+                    "url",
+                    "",
+                    "reason",
+                    "unknown commit status " + PyText.repr(word));
         }
     }
 

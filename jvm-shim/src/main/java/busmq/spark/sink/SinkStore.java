@@ -39,7 +39,8 @@ final class SinkStore implements AutoCloseable {
     static final int STAGE_TTL_S = SharedPythonConstants.intNumber("stageTtlS");
 
     private static final String STAGE = ":stage:";
-    private static final int MAX_MESSAGES_PER_ACK = SharedPythonConstants.intNumber("maxMessagesPerAck");
+    private static final int MAX_MESSAGES_PER_ACK =
+            SharedPythonConstants.intNumber("maxMessagesPerAck");
     private static final String RESTART_REMEDY = SharedPythonConstants.text("restartRemedy");
     private static final String RECORD_LOST_REMEDY = SharedPythonConstants.text("recordLostRemedy");
 
@@ -67,7 +68,9 @@ final class SinkStore implements AutoCloseable {
      */
     Map<String, Integer> attach(List<String> queues) {
         Map<String, Integer> servers = links.locate(queues);
-        servers.keySet().stream().collect(Collectors.groupingBy(servers::get)).forEach((server, part) -> attach(part, server));
+        servers.keySet().stream()
+                .collect(Collectors.groupingBy(servers::get))
+                .forEach((server, part) -> attach(part, server));
         return servers;
     }
 
@@ -77,8 +80,10 @@ final class SinkStore implements AutoCloseable {
      * BUSMQ_TOPIC_MISSING.
      */
     List<String> topicQueues(String topic) {
-        TopicPartitionLocator topics = new TopicPartitionLocator(links, options.redis().cluster());
-        List<String> queues = TopicPartitioning.partitionQueues(topic, topics.findOrCreate(topic, options.create() ? options.partitions() : null));
+        TopicPartitionLocator topics =
+                new TopicPartitionLocator(links, options.redis().cluster());
+        List<String> queues = TopicPartitioning.partitionQueues(
+                topic, topics.findOrCreate(topic, options.create() ? options.partitions() : null));
         if (options.create() && links.links().size() > 1) {
             Map<String, Integer> found = links.locate(queues);
             topics.locate(queues).forEach((queue, server) -> {
@@ -96,8 +101,10 @@ final class SinkStore implements AutoCloseable {
     }
 
     private void attach(List<String> all, int server) {
-        List<String> queues = all.stream().filter(queue -> !attachedWithBegin.remove(queue)).toList();
-        List<Object> replies = link(server).runAll(queues.stream().map(this::attachCall).toList());
+        List<String> queues =
+                all.stream().filter(queue -> !attachedWithBegin.remove(queue)).toList();
+        List<Object> replies =
+                link(server).runAll(queues.stream().map(this::attachCall).toList());
         for (int i = 0; i < replies.size(); i++) {
             if ((Long) ((List<?>) replies.get(i)).get(0) < 0) {
                 throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queues.get(i));
@@ -106,7 +113,14 @@ final class SinkStore implements AutoCloseable {
     }
 
     private RedisCall attachCall(String queue) {
-        Object[] args = {options.ttlS(), options.maxsize(), "false", RandomToken.next(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
+        Object[] args = {
+            options.ttlS(),
+            options.maxsize(),
+            "false",
+            RandomToken.next(),
+            options.create() ? 1 : 0,
+            MIN_RECORD_TTL_S
+        };
         return RedisCall.script("attach", keys(queue).all(), args);
     }
 
@@ -120,12 +134,14 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** The call that pushes what of a chunk is not there yet; safe to repeat. */
-    RedisCall pushOnceCall(String query, String queue, List<byte[]> values, List<RowOrigin> origins) {
+    RedisCall pushOnceCall(
+            String query, String queue, List<byte[]> values, List<RowOrigin> origins) {
         QueueKeys keys = keys(queue);
         List<Object> words = new ArrayList<>(List.of(keys.available(), query, MIN_RECORD_TTL_S));
         for (int from = 0, until; from < values.size(); from = until) {
             String born = origins.get(from).born();
-            for (until = from + 1; until < values.size() && origins.get(until).born().equals(born);) {
+            for (until = from + 1;
+                    until < values.size() && origins.get(until).born().equals(born); ) {
                 until++;
             }
             words.addAll(List.of(born, until - from));
@@ -133,19 +149,26 @@ final class SinkStore implements AutoCloseable {
                 words.addAll(List.of(origins.get(i).id(), origins.get(i).index(), values.get(i)));
             }
         }
-        List<String> names = Stream.concat(keys.peerKeys().stream(), Stream.of(keys.sinks(), keys.clock(), keys.acks(), keys.bytes())).toList();
+        List<String> names = Stream.concat(
+                        keys.peerKeys().stream(),
+                        Stream.of(keys.sinks(), keys.clock(), keys.acks(), keys.bytes()))
+                .toList();
         return RedisCall.script("push_once", names, words.toArray());
     }
 
     long maxsize(String queue, int server) {
-        Object found = link(server).run(RedisCall.command("HGET", keys(queue).metadata(), "maxsize"));
+        Object found =
+                link(server).run(RedisCall.command("HGET", keys(queue).metadata(), "maxsize"));
         return found == null ? 0 : Long.parseLong(text(found));
     }
 
     /** Appends a chunk to a staged list, unless it is there; the reply is the rows in the list. */
     static RedisCall stageCall(StagedList.OpenStagedList list, List<byte[]> values) {
         String attempt = list.key().substring(list.key().lastIndexOf(STAGE) + STAGE.length());
-        return RedisCall.script("stage", List.of(list.key(), list.stagesKey), concat(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
+        return RedisCall.script(
+                "stage",
+                List.of(list.key(), list.stagesKey),
+                concat(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
     }
 
     /**
@@ -153,10 +176,13 @@ final class SinkStore implements AutoCloseable {
      * where that is to one server, or cluster.
      */
     SinkRun begin(SinkRunId run, List<String> queues) {
-        List<RedisCall> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
+        List<RedisCall> calls = links.links().size() == 1
+                ? queues.stream().map(this::attachCall).toList()
+                : List.of();
         return runsOf(run.sink()).begin(run.id(), queues, calls, replies -> {
             for (int i = 0; i < replies.size(); i++) {
-                if (replies.get(i) instanceof List<?> found && (Long) found.get(0) >= 0) { // else the same call says what is wrong
+                // Otherwise the same call reports what is wrong.
+                if (replies.get(i) instanceof List<?> found && (Long) found.get(0) >= 0) {
                     attachedWithBegin.add(queues.get(i));
                 }
             }
@@ -179,7 +205,8 @@ final class SinkStore implements AutoCloseable {
 
     static void checkStagedRows(StagedList.OpenStagedList list, int added, long found) {
         if (found != list.rows() + added) {
-            throw stagingLostError("", "?", list.queue, list.rows() + added, found, list.key(), RESTART_REMEDY);
+            throw stagingLostError(
+                    "", "?", list.queue, list.rows() + added, found, list.key(), RESTART_REMEDY);
         }
     }
 
@@ -190,15 +217,31 @@ final class SinkStore implements AutoCloseable {
      * has begun, BUSMQ_BATCH_CHANGED when the batch on record is another one, and
      * BUSMQ_SINK_TARGETS when a copy of the checkpoint writes it elsewhere.
      */
-    List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
+    List<StagedList> record(
+            String sink,
+            long batch,
+            List<StagedList> staged,
+            String query,
+            String span,
+            long epoch) {
         try {
             forEachServer(staged, part -> keepStaged(sink, batch, part));
         } catch (BusException error) {
-            throw error.kind() == ErrorKind.STAGING_LOST && runsOf(sink).hasNewerRun(epoch) ? staleRunError(sink, batch) : error;
+            throw error.kind() == ErrorKind.STAGING_LOST && runsOf(sink).hasNewerRun(epoch)
+                    ? staleRunError(sink, batch)
+                    : error;
         }
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
         List<?> reply = (List<?>) recordLink(sink)
-                .run(RedisCall.script("record", key, batch, BatchManifestCodec.encode(staged, epoch), MIN_RECORD_TTL_S, query, span, epoch));
+                .run(RedisCall.script(
+                        "record",
+                        key,
+                        batch,
+                        BatchManifestCodec.encode(staged, epoch),
+                        MIN_RECORD_TTL_S,
+                        query,
+                        span,
+                        epoch));
         if (reply.isEmpty()) {
             throw staleRunError(sink, batch);
         }
@@ -209,13 +252,28 @@ final class SinkStore implements AutoCloseable {
         StagedBatchContent before = new StagedBatchContent(text(reply.get(2)), held);
         StagedBatchContent now = new StagedBatchContent(span, staged);
         if (before.hasOtherQueuesOfACopy(now)) {
-            throw StagedBatchContent.targetsChangedError(sink, batch, StagedBatchContent.targets(held, false),
+            throw StagedBatchContent.targetsChangedError(
+                    sink,
+                    batch,
+                    StagedBatchContent.targets(held, false),
                     StagedBatchContent.targets(staged, false));
         }
         Map<String, Object> changed = before.differencesTo(now);
         if (!changed.isEmpty()) {
-            throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
-                    "expected", changed.get("expected"), "remedy", changed.get("remedy"));
+            throw BusException.of(
+                    ErrorKind.BATCH_CHANGED,
+                    "sink",
+                    sink,
+                    "batch",
+                    batch,
+                    "by",
+                    changed.get("by"),
+                    "found",
+                    changed.get("found"),
+                    "expected",
+                    changed.get("expected"),
+                    "remedy",
+                    changed.get("remedy"));
         }
         if (staged.stream().map(StagedList::queue).distinct().count() > 1) {
             // Tasks name them anew with the next batch; names that no row has any more are removed
@@ -234,14 +292,17 @@ final class SinkStore implements AutoCloseable {
      *     other queues; null: rows name theirs
      */
     void forget(String sink, String queue) {
-        byte[] manifest = (byte[]) recordLink(sink).run(RedisCall.script("void", List.of(QueueKeys.sinkRecord(sink)), MIN_RECORD_TTL_S));
+        byte[] manifest = (byte[]) recordLink(sink)
+                .run(RedisCall.script(
+                        "void", List.of(QueueKeys.sinkRecord(sink)), MIN_RECORD_TTL_S));
         if (manifest.length > 0) {
             List<StagedList> held = BatchManifestCodec.decode(manifest);
             discard(held);
             forgetProgress(sink, held);
         }
         if (queue != null) {
-            link(links.locate(Set.of(queue)).get(queue)).run(RedisCall.command("HDEL", keys(queue).sinks(), sink));
+            link(links.locate(Set.of(queue)).get(queue))
+                    .run(RedisCall.command("HDEL", keys(queue).sinks(), sink));
         }
     }
 
@@ -250,28 +311,34 @@ final class SinkStore implements AutoCloseable {
      * Throws BUSMQ_STAGING_LOST when one does not hold its rows.
      */
     private void keepStaged(String sink, long batch, List<StagedList> staged) {
-        Stream<RedisCall> calls = staged.stream().flatMap(s -> Stream.of(RedisCall.command("EXPIRE", s.key(), MIN_RECORD_TTL_S), RedisCall.command("LLEN", s.key())));
+        Stream<RedisCall> calls = staged.stream()
+                .flatMap(s -> Stream.of(
+                        RedisCall.command("EXPIRE", s.key(), MIN_RECORD_TTL_S),
+                        RedisCall.command("LLEN", s.key())));
         List<Object> replies = link(staged.get(0).server()).runAll(calls.toList());
         for (int i = 0; i < staged.size(); i++) {
             StagedList s = staged.get(i);
             long found = (Long) replies.get(2 * i + 1);
             if (found < s.rows()) {
-                throw stagingLostError(sink, batch, s.queue(), s.rows(), found, s.key(), RESTART_REMEDY);
+                throw stagingLostError(
+                        sink, batch, s.queue(), s.rows(), found, s.key(), RESTART_REMEDY);
             }
         }
     }
 
     /** The lists recorded for this batch; empty when another batch, or none, is on record. */
     List<StagedList> recordedLists(String sink, long batch) {
-        List<?> reply = (List<?>) recordLink(sink).run(RedisCall.command("HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest"));
-        return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch ? BatchManifestCodec.decode((byte[]) reply.get(1)) : List.of();
+        List<?> reply = (List<?>) recordLink(sink)
+                .run(RedisCall.command("HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest"));
+        return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch
+                ? BatchManifestCodec.decode((byte[]) reply.get(1))
+                : List.of();
     }
 
     /**
      * A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on.
      */
-    record CommitStoppedAtMaxsize(long maxsize, long left) {
-    }
+    record CommitStoppedAtMaxsize(long maxsize, long left) {}
 
     /**
      * Append the staged lists of one queue in their order; null when all is appended. Safe to
@@ -281,14 +348,27 @@ final class SinkStore implements AutoCloseable {
         try {
             return commit(sink, batch, staged, 0);
         } catch (BatchProgressConflict other) {
-            Object epoch = recordLink(sink).run(RedisCall.command("HGET", QueueKeys.sinkRecord(sink), "void"));
+            Object epoch = recordLink(sink)
+                    .run(RedisCall.command("HGET", QueueKeys.sinkRecord(sink), "void"));
             try {
                 return commit(sink, batch, staged, epoch == null ? 0 : Long.parseLong(text(epoch)));
             } catch (BatchProgressConflict still) {
                 String queue = staged.get(0).queue();
                 long rows = staged.stream().mapToLong(StagedList::rows).sum();
-                throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", "rows", "found",
-                        "rows that are appended to " + PyText.repr(queue), "expected", rows + " rows for it", "remedy", RECORD_LOST_REMEDY);
+                throw BusException.of(
+                        ErrorKind.BATCH_CHANGED,
+                        "sink",
+                        sink,
+                        "batch",
+                        batch,
+                        "by",
+                        "rows",
+                        "found",
+                        "rows that are appended to " + PyText.repr(queue),
+                        "expected",
+                        rows + " rows for it",
+                        "remedy",
+                        RECORD_LOST_REMEDY);
             }
         }
     }
@@ -306,11 +386,15 @@ final class SinkStore implements AutoCloseable {
      * {@code voidBelow}: progress of records that were made by runs with lower epochs counts for
      * nothing.
      */
-    private CommitStoppedAtMaxsize commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws BatchProgressConflict {
-        SinkQueueCommitter queue = new SinkQueueCommitter(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
+    private CommitStoppedAtMaxsize commit(
+            String sink, long batch, List<StagedList> staged, long voidBelow)
+            throws BatchProgressConflict {
+        SinkQueueCommitter queue =
+                new SinkQueueCommitter(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
-            SinkQueueCommitter.Status found = queue.applyReplies(link(server).runAll(queue.nextCalls()));
+            SinkQueueCommitter.Status found =
+                    queue.applyReplies(link(server).runAll(queue.nextCalls()));
             if (found == SinkQueueCommitter.Status.MISSING) {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();
@@ -330,8 +414,12 @@ final class SinkStore implements AutoCloseable {
         List<List<StagedList>> rest = new ArrayList<>();
         forEachServer(staged, part -> {
             for (List<List<StagedList>> group : SinkQueueCommitter.groups(part)) {
-                List<SinkQueueCommitter> queues = group.stream().map(own -> new SinkQueueCommitter(keys(own.get(0).queue()), sink, batch, own, 0)).toList();
-                rest.addAll(SinkQueueCommitter.commitTogether(queues, calls -> link(part.get(0).server()).runAll(calls)));
+                List<SinkQueueCommitter> queues = group.stream()
+                        .map(own -> new SinkQueueCommitter(
+                                keys(own.get(0).queue()), sink, batch, own, 0))
+                        .toList();
+                rest.addAll(SinkQueueCommitter.commitTogether(
+                        queues, calls -> link(part.get(0).server()).runAll(calls)));
             }
         });
         return rest;
@@ -339,7 +427,8 @@ final class SinkStore implements AutoCloseable {
 
     /** Remove staged lists that are part of no batch. */
     void discard(List<StagedList> staged) {
-        forEachServer(staged, part -> link(part.get(0).server()).runAll(callForEach(part, s -> RedisCall.command("UNLINK", s.key()))));
+        forEachServer(staged, part -> link(part.get(0).server())
+                .runAll(callForEach(part, s -> RedisCall.command("UNLINK", s.key()))));
     }
 
     /**
@@ -355,7 +444,10 @@ final class SinkStore implements AutoCloseable {
     private void forgetProgress(String sink, List<StagedList> staged) {
         forEachServer(staged, part -> {
             Stream<String> queues = part.stream().map(StagedList::queue).distinct();
-            link(part.get(0).server()).runAll(queues.map(queue -> RedisCall.command("HDEL", keys(queue).sinks(), sink)).toList());
+            link(part.get(0).server())
+                    .runAll(queues.map(queue ->
+                                    RedisCall.command("HDEL", keys(queue).sinks(), sink))
+                            .toList());
         });
     }
 
@@ -363,8 +455,15 @@ final class SinkStore implements AutoCloseable {
     void truncate(List<String> queues) {
         Map<String, Integer> servers = links.locate(new LinkedHashSet<>(queues));
         servers.forEach((queue, server) -> {
-            Object end = link(server).run(RedisCall.command("LINDEX", keys(queue).messages(), -2));
-            RedisCall trim = end == null ? null : RedisCall.script("trim", List.of(keys(queue).messages()), text(end), MAX_MESSAGES_PER_ACK);
+            Object end =
+                    link(server).run(RedisCall.command("LINDEX", keys(queue).messages(), -2));
+            RedisCall trim = end == null
+                    ? null
+                    : RedisCall.script(
+                            "trim",
+                            List.of(keys(queue).messages()),
+                            text(end),
+                            MAX_MESSAGES_PER_ACK);
             while (trim != null && (Long) link(server).run(trim) == MAX_MESSAGES_PER_ACK) {
                 continue;
             }
@@ -382,10 +481,15 @@ final class SinkStore implements AutoCloseable {
     }
 
     private static void forEachServer(List<StagedList> staged, Consumer<List<StagedList>> run) {
-        staged.stream().collect(Collectors.groupingBy(StagedList::server, TreeMap::new, Collectors.toList())).values().forEach(run);
+        staged.stream()
+                .collect(Collectors.groupingBy(
+                        StagedList::server, TreeMap::new, Collectors.toList()))
+                .values()
+                .forEach(run);
     }
 
-    private static List<RedisCall> callForEach(List<StagedList> staged, Function<StagedList, RedisCall> call) {
+    private static List<RedisCall> callForEach(
+            List<StagedList> staged, Function<StagedList, RedisCall> call) {
         return staged.stream().map(call).toList();
     }
 
@@ -399,9 +503,29 @@ final class SinkStore implements AutoCloseable {
     }
 
     static BusException stagingLostError(
-            String sink, Object batch, String queue, long expected, long found, String key, String remedy) {
-        return BusException.of(ErrorKind.STAGING_LOST, "sink", sink, "batch", batch, "queue", queue, "expected", expected, "found", found,
-                "key", key, "remedy", remedy);
+            String sink,
+            Object batch,
+            String queue,
+            long expected,
+            long found,
+            String key,
+            String remedy) {
+        return BusException.of(
+                ErrorKind.STAGING_LOST,
+                "sink",
+                sink,
+                "batch",
+                batch,
+                "queue",
+                queue,
+                "expected",
+                expected,
+                "found",
+                found,
+                "key",
+                key,
+                "remedy",
+                remedy);
     }
 
     private static BusException staleRunError(String sink, long batch) {

@@ -12,7 +12,9 @@ import java.util.zip.CRC32;
  * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or
  * that is not known.
  */
-public record StagedList(String queue, int server, String key, List<EqualChunks> chunks, Long digest, long made) implements Serializable {
+public record StagedList(
+        String queue, int server, String key, List<EqualChunks> chunks, Long digest, long made)
+        implements Serializable {
     private static final long MASK = (1L << 53) - 1;
 
     /**
@@ -78,6 +80,7 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         final int server;
         /** The record of the list, and its run. */
         final String stagesKey;
+
         final long epoch;
         private final List<StagedList> closedSegments = new ArrayList<>();
         private String key;

@@ -27,7 +27,10 @@ final class StagedListWriter implements RowBatcher.Target {
 
     @Override
     public int[] writeChunks(List<QueueWriteBuffer> buffers) {
-        List<String> fresh = buffers.stream().filter(buffer -> buffer.targetState == null).map(buffer -> buffer.queue).toList();
+        List<String> fresh = buffers.stream()
+                .filter(buffer -> buffer.targetState == null)
+                .map(buffer -> buffer.queue)
+                .toList();
         if (!fresh.isEmpty()) {
             SinkRun begun = store.begin(runId, fresh);
             run = run.before().isEmpty() ? begun : run;
@@ -36,7 +39,8 @@ final class StagedListWriter implements RowBatcher.Target {
         QueueWriteBuffer.openTargetStates(buffers, store, this::openList);
         Map<Integer, List<QueueWriteBuffer>> byServer = new LinkedHashMap<>();
         for (QueueWriteBuffer buffer : buffers) {
-            byServer.computeIfAbsent(listOf(buffer).server, server -> new ArrayList<>()).add(buffer);
+            byServer.computeIfAbsent(listOf(buffer).server, server -> new ArrayList<>())
+                    .add(buffer);
         }
         byServer.forEach(this::stageChunks);
         return buffers.stream().mapToInt(buffer -> buffer.chunk.size()).toArray();
@@ -49,7 +53,11 @@ final class StagedListWriter implements RowBatcher.Target {
 
     /** The staged lists in the order of their first row. Only when nothing is under way. */
     SinkCommitMessage outcome() {
-        return new SinkCommitMessage(listsWithUnconfirmed().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), run);
+        return new SinkCommitMessage(
+                listsWithUnconfirmed().stream()
+                        .filter(segment -> !segment.chunks().isEmpty())
+                        .toList(),
+                run);
     }
 
     /** Return the lists, including lists without a confirmed row. */
@@ -58,7 +66,11 @@ final class StagedListWriter implements RowBatcher.Target {
     }
 
     private StagedList.OpenStagedList openList(String queue, int server) {
-        StagedList.OpenStagedList list = new StagedList.OpenStagedList(queue, server, store.keys(queue).stages(runId.sink()), run.epoch(),
+        StagedList.OpenStagedList list = new StagedList.OpenStagedList(
+                queue,
+                server,
+                store.keys(queue).stages(runId.sink()),
+                run.epoch(),
                 store.keys(queue).stage(attempt));
         lists.add(list);
         return list;
@@ -70,20 +82,32 @@ final class StagedListWriter implements RowBatcher.Target {
      */
     private void stageChunks(int server, List<QueueWriteBuffer> buffers) {
         try {
-            applyReplies(buffers, store.link(server).runAll(buffers.stream().map(StagedListWriter::chunkCall).toList()));
+            applyReplies(
+                    buffers,
+                    store.link(server)
+                            .runAll(buffers.stream()
+                                    .map(StagedListWriter::chunkCall)
+                                    .toList()));
         } catch (BusException error) {
             if (!error.kind().isLinkLost()) {
                 throw error;
             }
             buffers.forEach(buffer -> listOf(buffer).startNextSegment(RandomToken.next()));
-            applyReplies(buffers, store.link(server)
-                    .runAll(buffers.stream().map(buffer -> SinkStore.stageCall(listOf(buffer), buffer.chunk)).toList()));
+            applyReplies(
+                    buffers,
+                    store.link(server)
+                            .runAll(buffers.stream()
+                                    .map(buffer ->
+                                            SinkStore.stageCall(listOf(buffer), buffer.chunk))
+                                    .toList()));
         }
     }
 
     /** The first chunk of a list sets the ttl, by a script; the others need none. */
     private static RedisCall chunkCall(QueueWriteBuffer buffer) {
-        return listOf(buffer).rows() == 0 ? SinkStore.stageCall(listOf(buffer), buffer.chunk) : SinkStore.stageMoreCall(listOf(buffer), buffer.chunk);
+        return listOf(buffer).rows() == 0
+                ? SinkStore.stageCall(listOf(buffer), buffer.chunk)
+                : SinkStore.stageMoreCall(listOf(buffer), buffer.chunk);
     }
 
     private static void applyReplies(List<QueueWriteBuffer> buffers, List<Object> replies) {

@@ -18,11 +18,12 @@ import org.slf4j.LoggerFactory;
 final class StagingRenewal implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(StagingRenewal.class);
     private static final long PERIOD_MS = 250L * SinkStore.STAGE_TTL_S;
-    private static final ScheduledExecutorService TIMER = Executors.newSingleThreadScheduledExecutor(work -> {
-        Thread thread = new Thread(work, "busmq-staged");
-        thread.setDaemon(true);
-        return thread;
-    });
+    private static final ScheduledExecutorService TIMER =
+            Executors.newSingleThreadScheduledExecutor(work -> {
+                Thread thread = new Thread(work, "busmq-staged");
+                thread.setDaemon(true);
+                return thread;
+            });
 
     private final long everyMs;
     private final ScheduledFuture<?> work;
@@ -31,13 +32,21 @@ final class StagingRenewal implements AutoCloseable {
     private volatile long epoch;
 
     StagingRenewal(WriteOptions options, String sink) {
-        this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", PERIOD_MS), SharedPythonConstants.number("renewalRetryMs"));
+        this(
+                () -> new SinkStore(options),
+                sink,
+                Long.getLong("busmq.renewalMs", PERIOD_MS),
+                SharedPythonConstants.number("renewalRetryMs"));
     }
 
     /** {@code againMs}: how long after an error. */
     StagingRenewal(Supplier<SinkStore> open, String sink, long everyMs, long againMs) {
         this.everyMs = everyMs;
-        work = TIMER.scheduleWithFixedDelay(() -> renew(open, sink), everyMs, Math.min(againMs, everyMs), TimeUnit.MILLISECONDS);
+        work = TIMER.scheduleWithFixedDelay(
+                () -> renew(open, sink),
+                everyMs,
+                Math.min(againMs, everyMs),
+                TimeUnit.MILLISECONDS);
     }
 
     void setEpoch(long epoch) {
@@ -57,9 +66,15 @@ final class StagingRenewal implements AutoCloseable {
             store.runsOf(sink).renew(epoch);
             dueNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(everyMs);
         } catch (BusException error) {
-            LOG.warn("what sink {} has staged could not be renewed, and is tried again: {}", sink, error.getMessage());
+            LOG.warn(
+                    "what sink {} has staged could not be renewed, and is tried again: {}",
+                    sink,
+                    error.getMessage());
         } catch (RuntimeException error) {
-            LOG.error("what sink {} has staged could not be renewed, and is tried again", sink, error);
+            LOG.error(
+                    "what sink {} has staged could not be renewed, and is tried again",
+                    sink,
+                    error);
         }
     }
 }

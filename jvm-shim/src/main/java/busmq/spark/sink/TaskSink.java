@@ -5,7 +5,6 @@ import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.options.WriteOptions;
 import java.io.InterruptedIOException;
-import java.util.List;
 
 /**
  * Sends the rows of one task to Redis, into staged lists or straight into their queues. Made and
@@ -25,8 +24,13 @@ public final class TaskSink implements AutoCloseable {
         SinkStore store = new SinkStore(options);
         renewal = run == null ? null : new StagingRenewal(options, run.sink());
         stageTarget = run == null ? null : new StagedListWriter(store, run, attempt, renewal);
-        RowBatcher.Target target = stageTarget == null ? new DirectQueueWriter(store, query) : stageTarget;
-        batcher = new RowBatcher(target, SinkCommitter.fullTimeoutMs(options), stageTarget != null, () -> closeStore(store));
+        RowBatcher.Target target =
+                stageTarget == null ? new DirectQueueWriter(store, query) : stageTarget;
+        batcher = new RowBatcher(
+                target,
+                SinkCommitter.fullTimeoutMs(options),
+                stageTarget != null,
+                () -> closeStore(store));
     }
 
     /** At least once, in order. */
@@ -62,8 +66,12 @@ public final class TaskSink implements AutoCloseable {
 
     void add(String queue, byte[] value, RowOrigin origin) throws InterruptedIOException {
         if (value.length > MAX_VALUE_BYTES) {
-            throw BusException.of(ErrorKind.MESSAGE_REFUSED, "reason", "a message of " + value.length + " bytes is over Redis' limit of "
-                    + MAX_VALUE_BYTES + " (512 MB). Store the body elsewhere and push its address");
+            throw BusException.of(
+                    ErrorKind.MESSAGE_REFUSED,
+                    "reason",
+                    "a message of " + value.length + " bytes is over Redis' limit of "
+                            + MAX_VALUE_BYTES
+                            + " (512 MB). Store the body elsewhere and push its address");
         }
         batcher.add(queue, value, origin);
     }
@@ -99,7 +107,9 @@ public final class TaskSink implements AutoCloseable {
     /** The last thing that the sending thread does. */
     private void closeStore(SinkStore store) {
         try (store) {
-            if (discardsStaged && !batcher.hasFailedWith(ErrorKind.LINK_LOST) && !batcher.hasFailedWith(ErrorKind.WRITES_PAUSED)) {
+            if (discardsStaged
+                    && !batcher.hasFailedWith(ErrorKind.LINK_LOST)
+                    && !batcher.hasFailedWith(ErrorKind.WRITES_PAUSED)) {
                 // A query that is started again and again on the same bad row, or on a full Redis,
                 // must not fill Redis with what it staged.
                 store.discard(stageTarget.listsWithUnconfirmed());

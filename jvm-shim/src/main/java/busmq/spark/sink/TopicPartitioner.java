@@ -53,7 +53,8 @@ public final class TopicPartitioner {
     public String queueOf(Columns row) {
         TopicColumns of = columns.topic();
         rows++;
-        String topic = of.topicAt() < 0 ? of.topic() : row.text(checkNotNull(row, of.topicAt(), "topic"));
+        String topic =
+                of.topicAt() < 0 ? of.topic() : row.text(checkNotNull(row, of.topicAt(), "topic"));
         List<String> queues = partitionQueues(topic);
         if (of.partitionAt() >= 0) {
             int partition = row.number(checkNotNull(row, of.partitionAt(), "partition"));
@@ -63,14 +64,17 @@ public final class TopicPartitioner {
                 queues = partitionQueues(topic);
             }
             if (partition < 0 || partition >= queues.size()) {
-                throw SinkColumns.messageRefused("column 'partition' is " + partition + " in some rows; topic " + PyText.repr(topic)
+                throw SinkColumns.messageRefused("column 'partition' is " + partition
+                        + " in some rows; topic " + PyText.repr(topic)
                         + " has the partitions 0 to "
                         + (queues.size() - 1));
             }
             return queues.get(partition);
         }
         if (of.keyAt() >= 0) {
-            return queues.get(TopicPartitioning.partitionOf(row.bytes(checkNotNull(row, of.keyAt(), "key"), of.keyIsText()), queues.size()));
+            return queues.get(TopicPartitioning.partitionOf(
+                    row.bytes(checkNotNull(row, of.keyAt(), "key"), of.keyIsText()),
+                    queues.size()));
         }
         return queues.get((int) ((firstPartition + (rows - 1) / ROWS_PER_TURN) % queues.size()));
     }
@@ -92,9 +96,11 @@ public final class TopicPartitioner {
 
     private List<String> findPartitionQueues(String topic) {
         if (topic.isEmpty()) {
-            throw SinkColumns.messageRefused("column 'topic' is empty in some rows; expected the name of a topic");
+            throw SinkColumns.messageRefused(
+                    "column 'topic' is empty in some rows; expected the name of a topic");
         }
-        try (SinkStore store = new SinkStore(options)) { // the one of the task is its sending thread's
+        // The task's own store belongs to its sending thread.
+        try (SinkStore store = new SinkStore(options)) {
             return store.topicQueues(topic);
         }
     }

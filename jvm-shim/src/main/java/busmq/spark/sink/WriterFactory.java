@@ -12,7 +12,13 @@ import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory
  * Is serialized to the tasks. {@code query} is empty for a batch write; {@code writeToken} is
  * unique to this write; {@code origins} is null but where rows are pushed exactly once.
  */
-record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, RowOriginColumns origins, String query, String writeToken)
+record WriterFactory(
+        WriteOptions options,
+        SinkColumns columns,
+        boolean staging,
+        RowOriginColumns origins,
+        String query,
+        String writeToken)
         implements StreamingDataWriterFactory, DataWriterFactory {
     /**
      * Local property: in a stream's tasks, and on the thread that runs its batches, the id of the
@@ -22,12 +28,25 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
-        String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + RandomToken.next();
-        TopicPartitioner topics = columns.topic() == null ? null : new TopicPartitioner(options, columns, epoch + partition);
+        String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":"
+                + RandomToken.next();
+        TopicPartitioner topics = columns.topic() == null
+                ? null
+                : new TopicPartitioner(options, columns, epoch + partition);
         if (origins != null) {
-            return new RowWriter(columns, TaskSink.toQueuesOnce(options, query), new RowOriginOrderChecker(origins), topics);
+            return new RowWriter(
+                    columns,
+                    TaskSink.toQueuesOnce(options, query),
+                    new RowOriginOrderChecker(origins),
+                    topics);
         }
-        return new RowWriter(columns, staging ? TaskSink.toStagedLists(options, sinkRun(), attempt) : TaskSink.toQueues(options), null, topics);
+        return new RowWriter(
+                columns,
+                staging
+                        ? TaskSink.toStagedLists(options, sinkRun(), attempt)
+                        : TaskSink.toQueues(options),
+                null,
+                topics);
     }
 
     @Override
@@ -37,10 +56,12 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
 
     private SinkRunId sinkRun() {
         if (query.isEmpty()) {
-            return new SinkRunId(options.batch() == null ? "write-" + writeToken : options.sink(), writeToken);
+            return new SinkRunId(
+                    options.batch() == null ? "write-" + writeToken : options.sink(), writeToken);
         }
         TaskContext task = TaskContext.get();
         String id = task == null ? null : task.getLocalProperty(RUN_ID_PROPERTY);
-        return new SinkRunId(options.sink().isEmpty() ? query : options.sink(), id == null ? writeToken : id);
+        return new SinkRunId(
+                options.sink().isEmpty() ? query : options.sink(), id == null ? writeToken : id);
     }
 }

@@ -48,12 +48,17 @@ import org.slf4j.LoggerFactory;
  * progress tracking Spark calls {@code commit} on another thread, from Spark 4.3 on once more after
  * {@link #stop}. Calls run one at a time, and none has an effect after the stop.
  */
-final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
+final class BusmqMicroBatchStream
+        implements MicroBatchStream,
+                SupportsTriggerAvailableNow,
+                SupportsRealTimeMode,
+                ReportsSourceMetrics {
     /**
      * The longest wait of an idle planning call for a push: about the pause of Spark between two
      * calls.
      */
-    private static final long PUSH_WAIT_NS = TimeUnit.MILLISECONDS.toNanos(SharedPythonConstants.number("pushWaitMs"));
+    private static final long PUSH_WAIT_NS =
+            TimeUnit.MILLISECONDS.toNanos(SharedPythonConstants.number("pushWaitMs"));
     /**
      * So many batches without rows in a row at most: Spark commits with the next batch; with async
      * progress tracking, with one of those that follow.
@@ -64,16 +69,20 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
      * Spark logs. Async progress tracking plans on and commits when its logs are written: a single
      * batch may look the same by chance, and the first that does not settles it.
      */
-    private static final int SYNCHRONOUS_ACK_COMMITS = SharedPythonConstants.intNumber("synchronousAckCommits");
+    private static final int SYNCHRONOUS_ACK_COMMITS =
+            SharedPythonConstants.intNumber("synchronousAckCommits");
     /** The folder prefix of checkpoints without a configured location. */
-    private static final Pattern TEMPORARY_CHECKPOINT = Pattern.compile(".*/temporary-[0-9a-f-]{36}/sources/[^/]*");
+    private static final Pattern TEMPORARY_CHECKPOINT =
+            Pattern.compile(".*/temporary-[0-9a-f-]{36}/sources/[^/]*");
+
     private static final Logger LOG = LoggerFactory.getLogger(BusmqMicroBatchStream.class);
 
     /**
      * The idle time after which a query plans a batch without rows, so that Spark commits the
      * previous one. Tests do not wait for it.
      */
-    private static long emptyBatchAfterNs = TimeUnit.MILLISECONDS.toNanos(SharedPythonConstants.number("idleBeforeEmptyBatchMs"));
+    private static long emptyBatchAfterNs =
+            TimeUnit.MILLISECONDS.toNanos(SharedPythonConstants.number("idleBeforeEmptyBatchMs"));
 
     private final ReadOptions options;
     private final StructType schema;
@@ -90,8 +99,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
     private PushSignal signal;
     private boolean availableNow;
     private boolean realTime;
-    private boolean startIsDurable = true; // whether the next start comes from the checkpoint itself: the first one of this process does
-    private int synchronousBatches; // batches that Spark committed while it planned the next; negative once one was not
+    // Whether the next start comes from the checkpoint itself: the first one of this process does.
+    private boolean startIsDurable = true;
+    // Batches that Spark committed while it planned the next; negative once one was not.
+    private int synchronousBatches;
     private String lastCommitted = "";
     private String lastReadEnd = "";
     private Long idleSince;
@@ -130,7 +141,9 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         if (options.maxBytes() != null) {
             return ReadLimit.maxBytes(options.maxBytes());
         }
-        return options.minMessages() != null ? ReadLimit.minRows(options.minMessages(), 1000 * options.triggerDelayS()) : ReadLimit.allAvailable();
+        return options.minMessages() != null
+                ? ReadLimit.minRows(options.minMessages(), 1000 * options.triggerDelayS())
+                : ReadLimit.allAvailable();
     }
 
     @Override
@@ -167,7 +180,8 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
             return offsetWithoutNews(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.availableNow();
-        Map<String, Position> ends = planner.plan(begin, streamQueues.heldQueues(isFirstBatch), unlimited, nowMs());
+        Map<String, Position> ends =
+                planner.plan(begin, streamQueues.heldQueues(isFirstBatch), unlimited, nowMs());
         if (!isFirstBatch && ends.equals(begin)) {
             return offsetWithoutNews(start, begin);
         }
@@ -191,7 +205,8 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         long now = System.nanoTime();
         int tail = OffsetJson.idleCount(lastPlanned);
         idleSince = idleSince == null ? Long.valueOf(now) : idleSince;
-        boolean soon = now - idleSince < emptyBatchAfterNs && !availableNow; // with the latter the query ends once nothing is new
+        // With availableNow the query ends once nothing is new.
+        boolean soon = now - idleSince < emptyBatchAfterNs && !availableNow;
         if (soon || tail >= (availableNow ? 1 : MAX_EMPTY_BATCHES)) {
             return at;
         }
@@ -205,7 +220,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
      * planned here.
      */
     private void countSynchronousCommits(String start, String end) {
-        if (end.equals(lastPlanned) && !end.equals(lastReadEnd) && !start.equals(OffsetJson.INITIAL) && synchronousBatches >= 0) {
+        if (end.equals(lastPlanned)
+                && !end.equals(lastReadEnd)
+                && !start.equals(OffsetJson.INITIAL)
+                && synchronousBatches >= 0) {
             synchronousBatches = lastCommitted.equals(start) ? synchronousBatches + 1 : -1;
         }
         lastReadEnd = end; // a batch that is read several times asks for its tasks each time
@@ -221,7 +239,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         if (lastIds.isEmpty() || stopped) {
             return null;
         }
-        QueryLagMeter.Lag lag = queryLag.measure(lastPlanned.isEmpty() ? Map.of() : offsetCodec.decode(lastPlanned), lastIds, streamQueues.store);
+        QueryLagMeter.Lag lag = queryLag.measure(
+                lastPlanned.isEmpty() ? Map.of() : offsetCodec.decode(lastPlanned),
+                lastIds,
+                streamQueues.store);
         return new BusOffset(OffsetJson.encodeReport(lastIds, lag.messages(), lag.seconds()));
     }
 
@@ -232,26 +253,37 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         Map<String, Position> all = new HashMap<>(begin);
         all.putAll(goal);
         Map<String, Long> done = new HashMap<>();
-        goal.forEach((queue, position) -> done.put(queue, OffsetJson.lastIdBeforeBatch(begin.get(queue), position)));
+        goal.forEach((queue, position) ->
+                done.put(queue, OffsetJson.lastIdBeforeBatch(begin.get(queue), position)));
         acquireQueues(all, done, start.json().equals(OffsetJson.INITIAL));
-        List<String> unseen = goal.keySet().stream().filter(queue -> isPlannedWithoutCheckpoint(begin.get(queue), goal.get(queue))).toList();
+        List<String> unseen = goal.keySet().stream()
+                .filter(queue -> isPlannedWithoutCheckpoint(begin.get(queue), goal.get(queue)))
+                .toList();
         streamQueues.findLosses(unseen, begin).forEach((queue, loss) -> {
             if (loss != null) { // its start is the oldest message that was stored then
                 streamQueues.warnOfLoss(queue, loss, begin.get(queue));
                 done.put(queue, goal.get(queue).start());
             }
         });
-        startIsDurable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
+        // The first start belonged to a batch that is repeated; later starts are durable.
+        startIsDurable = false;
         countSynchronousCommits(start.json(), end.json());
         lastPlanned = end.json();
         Map<String, Integer> servers = streamQueues.store.locate(goal.keySet());
         List<Range> ranges = new ArrayList<>();
         goal.forEach((queue, position) -> {
             if (done.get(queue) < position.last()) {
-                ranges.add(new Range(queue, position.born(), done.get(queue) + 1, position.last(), servers.get(queue)));
+                ranges.add(new Range(
+                        queue,
+                        position.born(),
+                        done.get(queue) + 1,
+                        position.last(),
+                        servers.get(queue)));
             }
         });
-        return WorkSplitter.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> RangePartition.of(part, goal))
+        return WorkSplitter.tasks(ranges, options.minPartitions(), options.maxPerPartition())
+                .stream()
+                .map(part -> RangePartition.of(part, goal))
                 .toArray(InputPartition[]::new);
     }
 
@@ -260,7 +292,10 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
      * plans the first batch of a process.
      */
     private static boolean isPlannedWithoutCheckpoint(Position before, Position end) {
-        return before != null && end.start() != null && !end.equals(before) && end.lost() <= before.lost();
+        return before != null
+                && end.start() != null
+                && !end.equals(before)
+                && end.lost() <= before.lost();
     }
 
     /**
@@ -273,15 +308,24 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         boolean isFirstBatch = start.json().equals(OffsetJson.INITIAL);
         acquireQueues(begin, Map.of(), isFirstBatch);
         acks.throwRefusal();
-        Map<String, Position> entries = planner.entries(begin, streamQueues.heldQueues(isFirstBatch));
-        Set<String> shared = siblings.findSharedLives(entries.values().stream().map(Position::born).toList());
-        return realTimePlan.partitions(entries, begin, streamQueues.store.locate(streamQueues.queues()), isFirstBatch, shared);
+        Map<String, Position> entries =
+                planner.entries(begin, streamQueues.heldQueues(isFirstBatch));
+        Set<String> shared = siblings.findSharedLives(
+                entries.values().stream().map(Position::born).toList());
+        return realTimePlan.partitions(
+                entries,
+                begin,
+                streamQueues.store.locate(streamQueues.queues()),
+                isFirstBatch,
+                shared);
     }
 
     @Override
     public synchronized Offset mergeOffsets(PartitionOffset[] offsets) {
         Map<String, Position> ends = realTimePlan.endPositions(offsets);
-        ends.keySet().forEach(queue -> streamQueues.store.setOwnListeners(queue, realTimePlan.executorsOf(queue).size()));
+        ends.keySet()
+                .forEach(queue -> streamQueues.store.setOwnListeners(
+                        queue, realTimePlan.executorsOf(queue).size()));
         return new BusOffset(offsetCodec.encode(ends));
     }
 
@@ -316,10 +360,16 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
             return Map.of();
         }
         try {
-            Map<String, Long> lastIds = realTime ? streamQueues.store.counters(streamQueues.queues()) : planner.lastIds();
-            QueryLagMeter.Lag lag = queryLag.measure(offsetCodec.decode(latest.get().json()), lastIds, streamQueues.store);
-            Map<String, String> found =
-                    new HashMap<>(Map.of("lag", String.valueOf(lag.messages()), "queues", String.valueOf(streamQueues.queues().size())));
+            Map<String, Long> lastIds = realTime
+                    ? streamQueues.store.counters(streamQueues.queues())
+                    : planner.lastIds();
+            QueryLagMeter.Lag lag = queryLag.measure(
+                    offsetCodec.decode(latest.get().json()), lastIds, streamQueues.store);
+            Map<String, String> found = new HashMap<>(Map.of(
+                    "lag",
+                    String.valueOf(lag.messages()),
+                    "queues",
+                    String.valueOf(streamQueues.queues().size())));
             if (lag.seconds() != null) {
                 found.put("lag_s", String.valueOf(lag.seconds()));
             }
@@ -349,9 +399,19 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
     }
 
     /** Acquires the queues of the query: at the first call, and new ones later. */
-    private void acquireQueues(Map<String, Position> known, Map<String, Long> done, boolean isFirstBatch) {
+    private void acquireQueues(
+            Map<String, Position> known, Map<String, Long> done, boolean isFirstBatch) {
         if (stopped) {
-            throw BusException.of(ErrorKind.STATE, "event", "plan with", "what", "this stream", "state", "stopped", "remedy", "Start the query again");
+            throw BusException.of(
+                    ErrorKind.STATE,
+                    "event",
+                    "plan with",
+                    "what",
+                    "this stream",
+                    "state",
+                    "stopped",
+                    "remedy",
+                    "Start the query again");
         }
         if (streamQueues == null) {
             createPlannerAndAcks(known.keySet());
@@ -362,7 +422,8 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
             // A queue of the checkpoint that does not exist any more is not discovered, and its
             // loss must be noticed.
             Set<String> found = new LinkedHashSet<>(known.keySet());
-            found.removeIf(queue -> streamQueues.queues().contains(queue) || !queueNames.includes(queue));
+            found.removeIf(
+                    queue -> streamQueues.queues().contains(queue) || !queueNames.includes(queue));
             found.addAll(discoverQueues());
             wanted = found;
         }
@@ -370,7 +431,8 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
             if (signal != null) {
                 signal.close();
             }
-            signal = PushListeners.subscribe(options.redis(), streamQueues.store.locate(streamQueues.queues()));
+            signal = PushListeners.subscribe(
+                    options.redis(), streamQueues.store.locate(streamQueues.queues()));
         }
     }
 
@@ -382,8 +444,9 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
         if (discovery != null) {
             return discovery.takeFoundQueues();
         }
-        Collection<String> first = queueNames.findQueues(streamQueues.store, () -> { }, true);
-        discovery = new QueueDiscoveryThread(options.redis(), (store, pace) -> queueNames.findQueues(store, pace, true));
+        Collection<String> first = queueNames.findQueues(streamQueues.store, () -> {}, true);
+        discovery = new QueueDiscoveryThread(
+                options.redis(), (store, pace) -> queueNames.findQueues(store, pace, true));
         if (!availableNow) { // what comes after its start is not available now
             discovery.start();
         }
@@ -402,19 +465,28 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
             warnQueuesDifferFromCheckpoint(known);
         }
         if (checkpointIsTemporary && options.ack().equals("commit")) {
-            LOG.warn("this query has no checkpointLocation, so it never goes on where it ends, but it acknowledges: what it has read leaves its queues. "
-                    + "Set ack=none to look without removing anything, or checkpointLocation to go on after a restart");
+            LOG.warn("this query has no checkpointLocation, so it never goes on where it ends, but"
+                    + " it acknowledges: what it has read leaves its queues. Set ack=none to"
+                    + " look without removing anything, or checkpointLocation to go on after a"
+                    + " restart");
         }
     }
 
     /** A warning when the options name other queues than the checkpoint. */
     private void warnQueuesDifferFromCheckpoint(Set<String> known) {
-        List<String> dropped = known.stream().filter(queue -> !queueNames.includes(queue)).toList();
-        List<String> added = options.subscribe().stream().filter(queue -> !known.contains(queue)).toList();
+        List<String> dropped =
+                known.stream().filter(queue -> !queueNames.includes(queue)).toList();
+        List<String> added = options.subscribe().stream()
+                .filter(queue -> !known.contains(queue))
+                .toList();
         if (!dropped.isEmpty() || !added.isEmpty()) {
-            LOG.warn("the checkpoint is of other queues than the options name: dropped {}, added {}. This query neither reads nor acknowledges the former, "
-                    + "and reads the latter from their oldest stored message on. If the checkpoint is another query's, stop this one and give it its own",
-                    dropped.isEmpty() ? "none" : String.join(", ", dropped), added.isEmpty() ? "none" : String.join(", ", added));
+            LOG.warn(
+                    "the checkpoint is of other queues than the options name: dropped {}, added"
+                        + " {}. This query neither reads nor acknowledges the former, and reads"
+                        + " the latter from their oldest stored message on. If the checkpoint is"
+                        + " another query's, stop this one and give it its own",
+                    dropped.isEmpty() ? "none" : String.join(", ", dropped),
+                    added.isEmpty() ? "none" : String.join(", ", added));
         }
     }
 
@@ -427,7 +499,8 @@ final class BusmqMicroBatchStream implements MicroBatchStream, SupportsTriggerAv
             return true;
         }
         // after a push a planning costs no more than the question
-        boolean woken = awaitPush(Math.max(0, Math.min(PUSH_WAIT_NS, nextPollNs - System.nanoTime())));
+        boolean woken =
+                awaitPush(Math.max(0, Math.min(PUSH_WAIT_NS, nextPollNs - System.nanoTime())));
         if (!woken && System.nanoTime() < nextPollNs) {
             return false;
         }

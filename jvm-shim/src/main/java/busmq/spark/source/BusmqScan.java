@@ -21,8 +21,9 @@ public final class BusmqScan implements Scan {
         SourceSchema.check(schema, !this.options.topic().isEmpty());
         this.schema = schema;
         if (this.options.includeTimestamp() && !SourceSchema.hasTimestamp(schema)) {
-            throw BusException.configError("includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the "
-                    + "option out");
+            throw BusException.configError(
+                    "includeTimestamp=true asks for a column timestamp, which the schema does not"
+                            + " have; name it there, or leave the option out");
         }
     }
 
@@ -44,8 +45,9 @@ public final class BusmqScan implements Scan {
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
         if (options.hasEnd()) {
-            throw BusException.configError("endingOffsets and endingTimestamp end a batch read, and a stream has no end; use spark.read, or "
-                    + "trigger(availableNow=True)");
+            throw BusException.configError(
+                    "endingOffsets and endingTimestamp end a batch read, and a stream has no end;"
+                            + " use spark.read, or trigger(availableNow=True)");
         }
         return new BusmqMicroBatchStream(options, schema, checkpointLocation);
     }

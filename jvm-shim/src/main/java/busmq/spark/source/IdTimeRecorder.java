@@ -28,7 +28,9 @@ final class IdTimeRecorder {
         }
         lastIds = planner.lastIds();
         Map<String, Long> moved = new HashMap<>(lastIds);
-        moved.entrySet().removeIf(at -> at.getValue() <= 0 || at.getValue().equals(notedIds.get(at.getKey())));
+        moved.entrySet()
+                .removeIf(at ->
+                        at.getValue() <= 0 || at.getValue().equals(notedIds.get(at.getKey())));
         if (moved.isEmpty()) {
             return;
         }

@@ -41,7 +41,10 @@ final class QueryAcks implements AutoCloseable {
         Map<String, Position> fresh = takeUnacked(positions);
         Map<String, Position> lowest = streamQueues.siblings.lowestPositions(fresh);
         if (!lowest.isEmpty()) {
-            streamQueues.store.ack(lowest, options.subscription()).forEach((queue, result) -> handleRefusal(queue, lowest.get(queue), result));
+            streamQueues
+                    .store
+                    .ack(lowest, options.subscription())
+                    .forEach((queue, result) -> handleRefusal(queue, lowest.get(queue), result));
         }
     }
 
@@ -80,20 +83,27 @@ final class QueryAcks implements AutoCloseable {
 
     /** Whether there is anything to acknowledge. */
     boolean hasUnacked(Map<String, Position> positions) {
-        return options.ack().equals("commit") && positions.entrySet().stream().anyMatch(at ->
-                at.getValue().last() > 0 && streamQueues.queues().contains(at.getKey()) && !at.getValue().equals(ackedPositions.get(at.getKey())));
+        return options.ack().equals("commit")
+                && positions.entrySet().stream()
+                        .anyMatch(at -> at.getValue().last() > 0
+                                && streamQueues.queues().contains(at.getKey())
+                                && !at.getValue().equals(ackedPositions.get(at.getKey())));
     }
 
     /** Throws the loss that an ack in the thread met. */
     void throwRefusal() {
-        refusals.keySet().forEach(queue -> handleRefusal(queue, ackedPositions.get(queue), refusals.remove(queue)));
+        refusals.keySet()
+                .forEach(queue ->
+                        handleRefusal(queue, ackedPositions.get(queue), refusals.remove(queue)));
     }
 
     private Map<String, Position> takeUnacked(Map<String, Position> positions) {
         Map<String, Position> fresh = new HashMap<>();
         if (options.ack().equals("commit")) {
             positions.forEach((queue, position) -> {
-                if (position.last() > 0 && streamQueues.queues().contains(queue) && !position.equals(ackedPositions.put(queue, position))) {
+                if (position.last() > 0
+                        && streamQueues.queues().contains(queue)
+                        && !position.equals(ackedPositions.put(queue, position))) {
                     fresh.put(queue, position);
                 }
             });

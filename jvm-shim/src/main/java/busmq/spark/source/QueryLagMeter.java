@@ -34,7 +34,8 @@ final class QueryLagMeter {
         Map<String, Long> waiting = new HashMap<>();
         long messages = 0;
         for (Map.Entry<String, Position> end : ends.entrySet()) {
-            long behind = lastIds.getOrDefault(end.getKey(), 0L) - end.getValue().last();
+            long behind =
+                    lastIds.getOrDefault(end.getKey(), 0L) - end.getValue().last();
             if (behind > 0) {
                 waiting.put(end.getKey(), end.getValue().last() + 1);
                 messages += behind;
@@ -54,8 +55,12 @@ final class QueryLagMeter {
 
     private static Long oldestAgeS(Map<String, Long> waiting, ReadStore store) {
         try {
-            OptionalLong age = store.ages(waiting).values().stream().mapToLong(Long::longValue).max();
-            return age.isPresent() && age.getAsLong() >= 0 ? Long.valueOf(TimeUnit.MILLISECONDS.toSeconds(age.getAsLong())) : null;
+            OptionalLong age = store.ages(waiting).values().stream()
+                    .mapToLong(Long::longValue)
+                    .max();
+            return age.isPresent() && age.getAsLong() >= 0
+                    ? Long.valueOf(TimeUnit.MILLISECONDS.toSeconds(age.getAsLong()))
+                    : null;
         } catch (BusException error) {
             return null; // the same error is thrown where the queues are read
         }

@@ -30,14 +30,16 @@ final class QueueDiscoveryThread implements AutoCloseable {
 
     private final RedisOptions options;
     private final BiFunction<ReadStore, Runnable, Collection<String>> findQueues;
-    private final AtomicReference<Collection<String>> foundQueues = new AtomicReference<>(List.of());
+    private final AtomicReference<Collection<String>> foundQueues =
+            new AtomicReference<>(List.of());
     private final CountDownLatch ended = new CountDownLatch(1);
 
     /**
      * {@code findQueues} finds the queues of the query; its argument runs between two steps of a
      * walk over keys, and waits.
      */
-    QueueDiscoveryThread(RedisOptions options, BiFunction<ReadStore, Runnable, Collection<String>> findQueues) {
+    QueueDiscoveryThread(
+            RedisOptions options, BiFunction<ReadStore, Runnable, Collection<String>> findQueues) {
         this.options = options;
         this.findQueues = findQueues;
     }

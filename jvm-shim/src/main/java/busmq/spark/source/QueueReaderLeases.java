@@ -21,8 +21,11 @@ import org.slf4j.LoggerFactory;
  */
 final class QueueReaderLeases {
     /** A reader of this machine that is just being stopped may take so long to end. */
-    private static final long STOPPING_READER_GRACE_MS = SharedPythonConstants.number("stoppingReaderGraceMs");
-    private static final long LEASE_RETRY_PAUSE_MS = SharedPythonConstants.number("leaseRetryPauseMs");
+    private static final long STOPPING_READER_GRACE_MS =
+            SharedPythonConstants.number("stoppingReaderGraceMs");
+
+    private static final long LEASE_RETRY_PAUSE_MS =
+            SharedPythonConstants.number("leaseRetryPauseMs");
 
     private static final Logger LOG = LoggerFactory.getLogger(QueueReaderLeases.class);
 
@@ -33,7 +36,12 @@ final class QueueReaderLeases {
      * unknown one elsewhere). The result is those whose lease another stream of the same query
      * holds, and renews.
      */
-    static Set<String> acquireLeases(ReadStore store, Collection<String> queues, String subscription, String token, SelfJoinReaders siblings) {
+    static Set<String> acquireLeases(
+            ReadStore store,
+            Collection<String> queues,
+            String subscription,
+            String token,
+            SelfJoinReaders siblings) {
         long began = System.nanoTime();
         Map<String, String> dead = new HashMap<>();
         while (true) {
@@ -48,8 +56,12 @@ final class QueueReaderLeases {
             dead.values().removeIf(holder -> !LeaseHolderToken.isDead(holder));
             if (dead.isEmpty()) {
                 boolean here = others.values().stream().anyMatch(LeaseHolderToken::isOnThisMachine);
-                if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? STOPPING_READER_GRACE_MS : ReadStore.LEASE_MS + STOPPING_READER_GRACE_MS)) {
-                    Map.Entry<String, String> other = others.entrySet().iterator().next();
+                if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began)
+                        > (here
+                                ? STOPPING_READER_GRACE_MS
+                                : ReadStore.LEASE_MS + STOPPING_READER_GRACE_MS)) {
+                    Map.Entry<String, String> other =
+                            others.entrySet().iterator().next();
                     throw busyError(other.getKey(), other.getValue(), subscription);
                 }
                 pauseBeforeRetry();
@@ -61,14 +73,18 @@ final class QueueReaderLeases {
      * Give up what this token holds, as far as Redis can be asked: this process lives on, and would
      * be taken for one that still reads.
      */
-    static void releaseIfReachable(ReadStore store, Collection<String> queues, String subscription, String token) {
+    static void releaseIfReachable(
+            ReadStore store, Collection<String> queues, String subscription, String token) {
         if (token.isEmpty()) {
             return;
         }
         try {
             store.release(queues, subscription, token);
         } catch (BusException error) {
-            LOG.warn("the lease ends by itself in {} s: {}", TimeUnit.MILLISECONDS.toSeconds(ReadStore.LEASE_MS), error.getMessage());
+            LOG.warn(
+                    "the lease ends by itself in {} s: {}",
+                    TimeUnit.MILLISECONDS.toSeconds(ReadStore.LEASE_MS),
+                    error.getMessage());
         }
     }
 
@@ -77,10 +93,18 @@ final class QueueReaderLeases {
      * has gone meanwhile.
      */
     static BusException busyError(String queue, String holder, String subscription) {
-        String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
+        String found = "is read by another query"
+                + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
                 + (holder.isEmpty() ? "" : " (" + LeaseHolderToken.describeHolder(holder) + ")");
-        return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
-                "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
+        return BusException.of(
+                ErrorKind.QUEUE_BUSY,
+                "queue",
+                queue,
+                "found",
+                found,
+                "remedy",
+                "Stop that query, or give each query its own option 'subscription', or read with"
+                        + " ack=none");
     }
 
     private static void pauseBeforeRetry() {
@@ -88,7 +112,16 @@ final class QueueReaderLeases {
             Thread.sleep(LEASE_RETRY_PAUSE_MS);
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
-            throw BusException.of(ErrorKind.STATE, "event", "wait for", "what", "a lease", "state", "interrupted", "remedy", "The query is being stopped");
+            throw BusException.of(
+                    ErrorKind.STATE,
+                    "event",
+                    "wait for",
+                    "what",
+                    "a lease",
+                    "state",
+                    "interrupted",
+                    "remedy",
+                    "The query is being stopped");
         }
     }
 }

@@ -63,7 +63,9 @@ final class QueueRollbackCheck implements RangeReader.QueueCheck {
 
     /** Whether the question may travel with those of the reader of the one range of a task. */
     boolean canTravelWithReader(List<Range> ranges) {
-        return ranges.size() == 1 && ends.containsKey(ranges.get(0).queue()) && store.keepsReplyOrder();
+        return ranges.size() == 1
+                && ends.containsKey(ranges.get(0).queue())
+                && store.keepsReplyOrder();
     }
 
     @Override

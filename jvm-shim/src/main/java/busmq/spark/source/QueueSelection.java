@@ -16,7 +16,9 @@ final class QueueSelection {
 
     QueueSelection(ReadOptions options) {
         this.options = options;
-        pattern = options.subscribePattern() == null ? null : Pattern.compile(options.subscribePattern());
+        pattern = options.subscribePattern() == null
+                ? null
+                : Pattern.compile(options.subscribePattern());
     }
 
     /** Whether the options name them one by one. */
@@ -30,7 +32,9 @@ final class QueueSelection {
             TopicPartitioning.Partition found = TopicPartitioning.topicPartition(queue);
             return found != null && options.topic().contains(found.topic());
         }
-        return pattern == null ? options.subscribe().contains(queue) : pattern.matcher(queue).matches();
+        return pattern == null
+                ? options.subscribe().contains(queue)
+                : pattern.matcher(queue).matches();
     }
 
     /**
@@ -39,6 +43,8 @@ final class QueueSelection {
      * a topic is made where the options say so. Throws BUSMQ_TOPIC_MISSING.
      */
     List<String> findQueues(ReadStore store, Runnable pace, boolean create) {
-        return options.topic().isEmpty() ? store.discover(this::includes, pace) : store.topicQueues(options.topic(), create ? options.partitions() : null);
+        return options.topic().isEmpty()
+                ? store.discover(this::includes, pace)
+                : store.topicQueues(options.topic(), create ? options.partitions() : null);
     }
 }

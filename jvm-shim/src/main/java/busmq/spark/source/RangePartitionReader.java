@@ -34,7 +34,8 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
         ranges = partition.ranges();
         rollbackCheck = new QueueRollbackCheck(store, partition.ends(), strict);
         checkTravelsWithReads = rollbackCheck.canTravelWithReader(ranges);
-        reader = new MultiRangeReader(store, ranges, strict, checkTravelsWithReads ? rollbackCheck : null);
+        reader = new MultiRangeReader(
+                store, ranges, strict, checkTravelsWithReads ? rollbackCheck : null);
     }
 
     @Override
@@ -44,7 +45,8 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
             if (!checkTravelsWithReads) {
                 rollbackCheck.checkAll();
             }
-            if (rowMaker.hasTimestamp()) { // before the rows, as in Python: what is read is still there then
+            // Before the rows, as in Python: what is read is still there then.
+            if (rowMaker.hasTimestamp()) {
                 times = store.times(ranges);
             }
         }
@@ -67,7 +69,8 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
                 reader.skipRange(); // its next batch begins with its oldest message
             }
         }
-        row = rowMaker.makeRow(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), chunkTimes);
+        row = rowMaker.makeRow(
+                chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), chunkTimes);
         at++;
         return true;
     }

@@ -108,10 +108,15 @@ final class ReaderKeepAlive implements AutoCloseable {
                 Map<String, Long> watched = awaitQueues(0);
                 while (watched != null) {
                     touchQueues(store, watched);
-                    long shortest = watched.isEmpty() ? ReadStore.LEASE_MS : Collections.min(watched.values());
-                    watched = awaitQueues((token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest)) / TOUCHES_PER_LIFE);
+                    long shortest = watched.isEmpty()
+                            ? ReadStore.LEASE_MS
+                            : Collections.min(watched.values());
+                    watched = awaitQueues(
+                            (token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest))
+                                    / TOUCHES_PER_LIFE);
                 }
-                QueueReaderLeases.releaseIfReachable(store, ttlsMs.keySet(), options.subscription(), token);
+                QueueReaderLeases.releaseIfReachable(
+                        store, ttlsMs.keySet(), options.subscription(), token);
             }
         }
 
@@ -120,13 +125,15 @@ final class ReaderKeepAlive implements AutoCloseable {
                 watched.keySet().forEach(queue -> store.setServer(queue, domain.server()));
                 store.keepAlive(watched.keySet(), options.subscription(), token)
                         .forEach((queue, state) -> takenQueue = state < 0 ? queue : takenQueue);
-                Map<String, FailureDomain> moved = new HashMap<>(store.failureDomains(watched.keySet()));
+                Map<String, FailureDomain> moved =
+                        new HashMap<>(store.failureDomains(watched.keySet()));
                 moved.values().removeIf(domain::equals);
                 reassignMovedQueues(moved);
             } catch (BusException error) {
                 LOG.warn("keep-alive: {}", error.getMessage());
             } catch (RuntimeException | Error error) {
-                LOG.warn("keep-alive met an unexpected error and goes on", error); // without this thread queues would expire while they are read
+                // Without this thread queues would expire while they are read.
+                LOG.warn("keep-alive met an unexpected error and goes on", error);
             }
         }
 
@@ -148,7 +155,9 @@ final class ReaderKeepAlive implements AutoCloseable {
          */
         private synchronized Map<String, Long> awaitQueues(long waitMs) {
             long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(waitMs);
-            for (long left = waitMs; !woken && !ended && left > 0; left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())) {
+            for (long left = waitMs;
+                    !woken && !ended && left > 0;
+                    left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())) {
                 try {
                     wait(left);
                 } catch (InterruptedException error) {

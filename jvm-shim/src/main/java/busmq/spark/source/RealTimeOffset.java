@@ -12,7 +12,8 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
  *     never did: then the reader got no slot while the batch ran
  * @param untilMs when the reader ended, by the same clock
  */
-record RealTimeOffset(Map<String, Position> ends, String executor, long fromMs, long untilMs) implements PartitionOffset {
+record RealTimeOffset(Map<String, Position> ends, String executor, long fromMs, long untilMs)
+        implements PartitionOffset {
     boolean gotSlot() {
         return fromMs > 0;
     }

@@ -11,7 +11,8 @@ import org.apache.spark.sql.connector.read.InputPartition;
  * @param pollMs how often it asks Redis while no push is signalled
  * @param endsAtOnce whether the batch only says where the query begins, and ends at once
  */
-record RealTimePartition(List<QueueEntry> queues, long pollMs, boolean endsAtOnce) implements InputPartition {
+record RealTimePartition(List<QueueEntry> queues, long pollMs, boolean endsAtOnce)
+        implements InputPartition {
     /**
      * A queue of the partition.
      *
@@ -20,6 +21,12 @@ record RealTimePartition(List<QueueEntry> queues, long pollMs, boolean endsAtOnc
      * @param shared whether another source of the query reads it, too
      * @param executors the executors that have followed it so far
      */
-    record QueueEntry(String queue, int server, Position entry, boolean startsAnew, boolean shared, Set<String> executors)
+    record QueueEntry(
+            String queue,
+            int server,
+            Position entry,
+            boolean startsAnew,
+            boolean shared,
+            Set<String> executors)
             implements java.io.Serializable {}
 }

@@ -27,6 +27,7 @@ final class RealTimePlan {
     private static final int MOST_BATCHES_WITHOUT_SLOT = 3;
     /** Polls of all readers of a query together, while no push is signalled. */
     private static final long POLLS_PER_S = 15;
+
     private static final long MS_PER_S = 1000;
 
     private final ReadOptions options;
@@ -53,18 +54,33 @@ final class RealTimePlan {
      * <p>Without any queue, one reader of none sleeps for as long as a batch lasts: a batch without
      * readers would end at once, too, again and again.
      */
-    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean isFirstBatch,
+    InputPartition[] partitions(
+            Map<String, Position> entries,
+            Map<String, Position> begin,
+            Map<String, Integer> servers,
+            boolean isFirstBatch,
             Set<String> shared) {
         this.entries = entries;
-        List<List<String>> groups = entries.isEmpty() ? List.of(List.of()) : WorkSplitter.queuesPerReader(entries.keySet(), countReaders());
+        List<List<String>> groups = entries.isEmpty()
+                ? List.of(List.of())
+                : WorkSplitter.queuesPerReader(entries.keySet(), countReaders());
         long commands = options.redis().cluster() ? entries.size() : groups.size();
         long pollMs = pollMs(options.idlePollMs(), commands);
         boolean pin = isFirstBatch && !entries.isEmpty() && options.startDependsOnTime();
         List<InputPartition> found = new ArrayList<>();
         for (List<String> group : groups) {
-            found.add(new RealTimePartition(group.stream().map(queue -> new RealTimePartition.QueueEntry(
-                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue),
-                    shared.contains(entries.get(queue).born()), executorsOf(queue))).toList(), pollMs, pin));
+            found.add(new RealTimePartition(
+                    group.stream()
+                            .map(queue -> new RealTimePartition.QueueEntry(
+                                    queue,
+                                    servers.get(queue),
+                                    entries.get(queue),
+                                    entries.get(queue) != begin.get(queue),
+                                    shared.contains(entries.get(queue).born()),
+                                    executorsOf(queue)))
+                            .toList(),
+                    pollMs,
+                    pin));
         }
         return found.toArray(new InputPartition[0]);
     }
@@ -85,16 +101,23 @@ final class RealTimePlan {
         for (PartitionOffset offset : offsets) {
             RealTimeOffset end = (RealTimeOffset) offset;
             ends.putAll(end.ends());
-            end.ends().keySet().forEach(queue -> executorsByQueue.computeIfAbsent(queue, name -> new HashSet<>()).add(end.executor()));
+            end.ends().keySet().forEach(queue -> executorsByQueue
+                    .computeIfAbsent(queue, name -> new HashSet<>())
+                    .add(end.executor()));
         }
         gapMs = longestGapMs(offsets);
-        long missed = Arrays.stream(offsets).filter(offset -> !((RealTimeOffset) offset).gotSlot()).count();
+        long missed = Arrays.stream(offsets)
+                .filter(offset -> !((RealTimeOffset) offset).gotSlot())
+                .count();
         batchesWithoutSlot = missed == 0 ? 0 : batchesWithoutSlot + 1;
         if (batchesWithoutSlot >= MOST_BATCHES_WITHOUT_SLOT) {
-            throw BusException.configError(missed + " of " + offsets.length + " readers found no task slot for " + MOST_BATCHES_WITHOUT_SLOT
-                    + " batches, so their "
-                    + "queues stand still; expected a slot for every task of every source of the query at the same time. Give the query more cores, "
-                    + "or set minPartitions to how many slots this source may use: queues then share readers");
+            throw BusException.configError(
+                    missed + " of " + offsets.length + " readers found no task slot for "
+                            + MOST_BATCHES_WITHOUT_SLOT
+                            + " batches, so their queues stand still; expected a slot for every"
+                            + " task of every source of the query at the same time. Give the query"
+                            + " more cores, or set minPartitions to how many slots this source may"
+                            + " use: queues then share readers");
         }
         return ends;
     }
@@ -133,8 +156,10 @@ final class RealTimePlan {
         int slots = countTaskSlots();
         Long wanted = options.minPartitions();
         if (wanted != null && wanted > slots) {
-            throw BusException.configError("minPartitions is " + wanted + ", but there are " + slots + " task slots, and in real-time mode every reader needs "
-                    + "one for itself. Lower it, or leave it out: queues then share as many readers as there are slots");
+            throw BusException.configError("minPartitions is " + wanted + ", but there are " + slots
+                    + " task slots, and in real-time mode every reader needs one for"
+                    + " itself. Lower it, or leave it out: queues then share as many"
+                    + " readers as there are slots");
         }
         return wanted == null ? slots : wanted.intValue();
     }
@@ -142,7 +167,8 @@ final class RealTimePlan {
     private static int countTaskSlots() {
         SparkContext spark = SparkContext.getOrCreate();
         try {
-            int now = spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile());
+            int now = spark.maxNumConcurrentTasks(
+                    spark.resourceProfileManager().defaultResourceProfile());
             return now > 0 ? now : spark.defaultParallelism();
         } catch (LinkageError error) {
             return spark.defaultParallelism(); // a Spark that has it elsewhere

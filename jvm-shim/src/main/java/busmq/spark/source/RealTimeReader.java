@@ -34,6 +34,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
      * commands inside Redis.
      */
     private static final long POLLS_PER_CHECK = 30;
+
     private static final long NOTE_INTERVAL_NS = TimeUnit.SECONDS.toNanos(1);
     private static final RecordStatus HAS_ROW = RecordStatus.newStatusWithoutArrivalTime(true);
     private static final RecordStatus NO_ROW = RecordStatus.newStatusWithoutArrivalTime(false);
@@ -71,13 +72,24 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         Map<String, Integer> places = new HashMap<>();
         for (RealTimePartition.QueueEntry follow : partition.queues()) {
             store.setServer(follow.queue(), follow.server());
-            store.setOwnListeners(follow.queue(), follow.executors().size() + (follow.executors().contains(executorId()) ? 0 : 1));
+            store.setOwnListeners(
+                    follow.queue(),
+                    follow.executors().size()
+                            + (follow.executors().contains(executorId()) ? 0 : 1));
             places.put(follow.queue(), follow.server());
             if (task != null) {
-                TaskSourceQueueRegistry.add(task, follow.queue(),
-                        new TaskSourceQueueRegistry.FollowedQueue(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
+                TaskSourceQueueRegistry.add(
+                        task,
+                        follow.queue(),
+                        new TaskSourceQueueRegistry.FollowedQueue(
+                                follow.entry().born(), follow.shared(), options.failOnDataLoss()));
             }
-            queues.add(new QueueCursor(new RealTimeQueue(store, follow.queue(), follow.entry(), follow.startsAnew(), options.failOnDataLoss(),
+            queues.add(new QueueCursor(new RealTimeQueue(
+                    store,
+                    follow.queue(),
+                    follow.entry(),
+                    follow.startsAnew(),
+                    options.failOnDataLoss(),
                     rowMaker.hasTimestamp())));
         }
         queuesToAsk.addAll(queues);
@@ -124,7 +136,8 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     public RecordStatus nextWithTimeout(Long timeoutMs) throws InterruptedIOException {
         long now = System.nanoTime();
         long until = now + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-        if (firstAskedMs == 0 || until - endNs < 0 || task == null) { // without a task there is no batch whose end is to be kept
+        // Without a task there is no batch whose end is to be kept.
+        if (firstAskedMs == 0 || until - endNs < 0 || task == null) {
             endNs = until;
         }
         firstAskedMs = firstAskedMs == 0 ? System.currentTimeMillis() : firstAskedMs;
@@ -149,7 +162,8 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
      * The only form that Spark 4.2.0 knows. 4.1, which this is compiled against, lacks it (hence no
      * annotation), and 4.3 accepts both.
      */
-    public RecordStatus nextWithTimeout(Long startTimeMs, Long timeoutMs) throws InterruptedIOException {
+    public RecordStatus nextWithTimeout(Long startTimeMs, Long timeoutMs)
+            throws InterruptedIOException {
         return nextWithTimeout(timeoutMs);
     }
 
@@ -264,7 +278,8 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         long now = System.nanoTime();
         if (now >= nextCheckNs && !queues.isEmpty()) {
             nextCheckNs = now + POLLS_PER_CHECK * pollNs;
-            QueueCursor next = queues.get(checks++ % queues.size()); // one at a time, so that many idle queues cost no more than one
+            // One at a time, so that many idle queues cost no more than one.
+            QueueCursor next = queues.get(checks++ % queues.size());
             if (next.queue.checkState()) {
                 queuesToAsk.add(next);
             }
@@ -274,9 +289,11 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     }
 
     private void addQueuesWithNewIds() {
-        Map<String, Long> lastIds = store.counters(queues.stream().map(followed -> followed.queue.queue()).toList());
+        Map<String, Long> lastIds = store.counters(
+                queues.stream().map(followed -> followed.queue.queue()).toList());
         for (QueueCursor followed : queues) {
-            if (lastIds.get(followed.queue.queue()) >= followed.queue.nextId() && !queuesToAsk.contains(followed)) {
+            if (lastIds.get(followed.queue.queue()) >= followed.queue.nextId()
+                    && !queuesToAsk.contains(followed)) {
                 queuesToAsk.add(followed);
             }
         }

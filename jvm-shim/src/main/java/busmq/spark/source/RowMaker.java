@@ -73,7 +73,8 @@ final class RowMaker {
         return new GenericInternalRow(columns);
     }
 
-    @SuppressWarnings("StringEquality") // consecutive messages have the same String object; == saves the conversion to UTF8String
+    // Consecutive messages have the same String object; == saves the conversion to UTF8String.
+    @SuppressWarnings("StringEquality")
     private void cacheQueueColumns(String queue) {
         if (queue == lastQueue) {
             return;
@@ -90,7 +91,8 @@ final class RowMaker {
     private static UTF8String checkedUtf8(String queue, long id, byte[] value) {
         UTF8String found = UTF8String.fromBytes(value);
         if (!found.isValid()) {
-            throw BusException.configError("queue " + PyText.repr(queue) + ": message " + id + " is not UTF-8 text. Read value as binary");
+            throw BusException.configError("queue " + PyText.repr(queue) + ": message " + id
+                    + " is not UTF-8 text. Read value as binary");
         }
         return found;
     }

@@ -41,7 +41,8 @@ final class SelfJoinReaders implements AutoCloseable {
     static SelfJoinReaders register(String folder, ReadOptions options, Predicate<String> wanted) {
         SelfJoinReaders made = new SelfJoinReaders(folder, options, wanted);
         synchronized (QUERIES) {
-            Map<String, SelfJoinReaders> others = QUERIES.computeIfAbsent(made.query, key -> new HashMap<>());
+            Map<String, SelfJoinReaders> others =
+                    QUERIES.computeIfAbsent(made.query, key -> new HashMap<>());
             if (others.containsKey(folder)) {
                 others.clear();
             }
@@ -64,7 +65,8 @@ final class SelfJoinReaders implements AutoCloseable {
             followedLives = Set.copyOf(born);
             Set<String> shared = new HashSet<>();
             if (!folder.isEmpty()) {
-                QUERIES.getOrDefault(query, Map.of()).values().stream().filter(other -> other != this)
+                QUERIES.getOrDefault(query, Map.of()).values().stream()
+                        .filter(other -> other != this)
                         .forEach(other -> shared.addAll(other.followedLives));
             }
             shared.retainAll(followedLives);
@@ -74,7 +76,8 @@ final class SelfJoinReaders implements AutoCloseable {
 
     /** Whether another stream of this query holds its leases by this token. */
     boolean isSiblingToken(String holder) {
-        return !holder.isEmpty() && siblings().stream().anyMatch(other -> other.token.equals(holder));
+        return !holder.isEmpty()
+                && siblings().stream().anyMatch(other -> other.token.equals(holder));
     }
 
     /**
@@ -96,7 +99,8 @@ final class SelfJoinReaders implements AutoCloseable {
         }
     }
 
-    private static Position lowestPosition(String queue, Position own, Set<SelfJoinReaders> others) {
+    private static Position lowestPosition(
+            String queue, Position own, Set<SelfJoinReaders> others) {
         Position lowest = own;
         for (SelfJoinReaders other : others) {
             if (!other.readsQueue.test(queue)) {
@@ -114,8 +118,13 @@ final class SelfJoinReaders implements AutoCloseable {
     /** Readers with the same checkpoint. */
     private Set<SelfJoinReaders> siblings() {
         synchronized (QUERIES) {
-            Set<SelfJoinReaders> found = new HashSet<>(folder.isEmpty() ? Set.of() : QUERIES.getOrDefault(query, Map.of()).values());
-            found.removeIf(other -> other == this || other.token.isEmpty() || !other.options.redis().equals(options.redis())
+            Set<SelfJoinReaders> found = new HashSet<>(
+                    folder.isEmpty()
+                            ? Set.of()
+                            : QUERIES.getOrDefault(query, Map.of()).values());
+            found.removeIf(other -> other == this
+                    || other.token.isEmpty()
+                    || !other.options.redis().equals(options.redis())
                     || !other.options.subscription().equals(options.subscription()));
             return found;
         }

@@ -25,7 +25,9 @@ import org.apache.spark.sql.types.StructType;
 record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     SnapshotBatch {
         if (options.starting().hasKind(OffsetBound.Kind.LATEST)) {
-            throw BusException.configError("startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids");
+            throw BusException.configError(
+                    "startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON"
+                            + " with ids");
         }
     }
 
@@ -33,17 +35,25 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     public InputPartition[] planInputPartitions() {
         try (ReadStore store = new ReadStore(options.redis())) {
             QueueSelection choice = new QueueSelection(options);
-            List<String> found = choice.areNamedOneByOne() ? options.subscribe() : choice.findQueues(store, () -> { }, false);
+            List<String> found = choice.areNamedOneByOne()
+                    ? options.subscribe()
+                    : choice.findQueues(store, () -> {}, false);
             Map<String, Long> wanted = new HashMap<>();
             found.forEach(queue -> wanted.put(queue, -1L));
             Map<String, QueueState> states = store.states(wanted);
             // The other partitions of a topic have never been written to.
-            List<String> names = options.topic().isEmpty() ? found : found.stream().filter(queue -> states.get(queue).exists()).toList();
+            List<String> names = options.topic().isEmpty()
+                    ? found
+                    : found.stream().filter(queue -> states.get(queue).exists()).toList();
             if (SourceSchema.hasTimestamp(schema)) {
                 store.noteTimesIfAllowed(names);
             }
-            Map<String, OffsetBound> starts = BatchPlanner.withoutTimes(startPerQueue(names, options::startOf), options.timestampStrategy(), store::findTimes);
-            Map<String, OffsetBound> ends = BatchPlanner.withoutTimes(startPerQueue(names, options::endOf), "error", store::findTimes);
+            Map<String, OffsetBound> starts = BatchPlanner.withoutTimes(
+                    startPerQueue(names, options::startOf),
+                    options.timestampStrategy(),
+                    store::findTimes);
+            Map<String, OffsetBound> ends = BatchPlanner.withoutTimes(
+                    startPerQueue(names, options::endOf), "error", store::findTimes);
             List<Range> ranges = new ArrayList<>();
             for (String queue : names) {
                 QueueState state = states.get(queue);
@@ -56,18 +66,29 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
                 long first = Math.max(state.oldest(), before + 1);
                 long last = Math.min(state.newest(), until);
                 if (state.count() > 0 && first <= last) {
-                    String born = state.born().isEmpty() ? store.attach(List.of(queue), false, options.ttlS()).get(queue).born() : state.born();
-                    ranges.add(new Range(queue, born, first, last, store.locate(List.of(queue)).get(queue)));
+                    String born = state.born().isEmpty()
+                            ? store.attach(List.of(queue), false, options.ttlS())
+                                    .get(queue)
+                                    .born()
+                            : state.born();
+                    ranges.add(new Range(
+                            queue,
+                            born,
+                            first,
+                            last,
+                            store.locate(List.of(queue)).get(queue)));
                 }
             }
-            return WorkSplitter.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream()
+            return WorkSplitter.tasks(ranges, options.minPartitions(), options.maxPerPartition())
+                    .stream()
                     .map(part -> new RangePartition(part, Map.of()))
                     .toArray(InputPartition[]::new);
         }
     }
 
     /** Check that the ids in the options are stored. Throws BUSMQ_CONFIG, and the loss. */
-    private void checkIds(String queue, QueueState state, long before, long until, ReadStore store) {
+    private void checkIds(
+            String queue, QueueState state, long before, long until, ReadStore store) {
         if (options.endOf(queue).kind() == OffsetBound.Kind.ID) {
             BatchPlanner.checkGiven("endingOffsets", queue, until, state);
         }
@@ -86,7 +107,8 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
         return new ReaderFactory(options, schema);
     }
 
-    private static Map<String, OffsetBound> startPerQueue(List<String> queues, Function<String, OffsetBound> option) {
+    private static Map<String, OffsetBound> startPerQueue(
+            List<String> queues, Function<String, OffsetBound> option) {
         return queues.stream().distinct().collect(Collectors.toMap(queue -> queue, option));
     }
 

@@ -16,12 +16,18 @@ import org.apache.spark.sql.types.StructType;
  * asked for.
  */
 public final class SourceSchema {
-    public static final StructType QUEUE_COLUMNS =
-            new StructType().add("queue", DataTypes.StringType).add("id", DataTypes.LongType).add("value", DataTypes.BinaryType);
+    public static final StructType QUEUE_COLUMNS = new StructType()
+            .add("queue", DataTypes.StringType)
+            .add("id", DataTypes.LongType)
+            .add("value", DataTypes.BinaryType);
     /** The column with the time of a message. */
     static final String TIMESTAMP = "timestamp";
-    private static final StructType TOPIC_COLUMNS = QUEUE_COLUMNS.add("topic", DataTypes.StringType).add("partition", DataTypes.IntegerType);
-    private static final Set<DataType> TEXT_OR_BYTES = Set.of(DataTypes.BinaryType, DataTypes.StringType);
+
+    private static final StructType TOPIC_COLUMNS = QUEUE_COLUMNS
+            .add("topic", DataTypes.StringType)
+            .add("partition", DataTypes.IntegerType);
+    private static final Set<DataType> TEXT_OR_BYTES =
+            Set.of(DataTypes.BinaryType, DataTypes.StringType);
 
     private SourceSchema() {}
 
@@ -32,7 +38,9 @@ public final class SourceSchema {
     public static StructType of(Map<String, String> given) {
         Map<String, String> options = EngineChoice.withoutTableOptionPrefix(given);
         StructType found = isTrue(options, "includeTopic") ? TOPIC_COLUMNS : QUEUE_COLUMNS;
-        return isTrue(options, "includeTimestamp") ? found.add(TIMESTAMP, DataTypes.TimestampType) : found;
+        return isTrue(options, "includeTimestamp")
+                ? found.add(TIMESTAMP, DataTypes.TimestampType)
+                : found;
     }
 
     private static boolean isTrue(Map<String, String> options, String name) {
@@ -49,18 +57,25 @@ public final class SourceSchema {
      * they can have, in any order. {@code topics}: whether the query reads topics.
      */
     public static void check(StructType schema, boolean topics) {
-        StructType known = (topics ? TOPIC_COLUMNS : QUEUE_COLUMNS).add(TIMESTAMP, DataTypes.TimestampType);
+        StructType known =
+                (topics ? TOPIC_COLUMNS : QUEUE_COLUMNS).add(TIMESTAMP, DataTypes.TimestampType);
         ColumnNames.refuseEqual(schema);
         for (StructField column : schema.fields()) {
             if (!known.getFieldIndex(column.name()).isDefined()) {
-                throw BusException.configError("column " + PyText.repr(column.name()) + " does not exist; the source has: queue string, id long, value binary"
-                        + (topics ? ", topic string, partition int" : "") + ", timestamp timestamp (value may be string)");
+                throw BusException.configError("column " + PyText.repr(column.name())
+                        + " does not exist; the source has: queue string, id long, value binary"
+                        + (topics ? ", topic string, partition int" : "")
+                        + ", timestamp timestamp (value may be string)");
             }
             DataType type = known.apply(column.name()).dataType();
-            boolean fits = column.name().equals("value") ? TEXT_OR_BYTES.contains(column.dataType()) : type.equals(column.dataType());
+            boolean fits = column.name().equals("value")
+                    ? TEXT_OR_BYTES.contains(column.dataType())
+                    : type.equals(column.dataType());
             if (!fits) {
-                String wanted = column.name().equals("value") ? "binary or string" : type.simpleString();
-                throw BusException.configError("column " + PyText.repr(column.name()) + " is " + column.dataType().simpleString() + "; expected " + wanted);
+                String wanted =
+                        column.name().equals("value") ? "binary or string" : type.simpleString();
+                throw BusException.configError("column " + PyText.repr(column.name()) + " is "
+                        + column.dataType().simpleString() + "; expected " + wanted);
             }
         }
     }

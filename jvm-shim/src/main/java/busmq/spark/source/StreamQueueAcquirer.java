@@ -34,12 +34,14 @@ import org.slf4j.LoggerFactory;
  * busmq_spark/spark/stream_queue_acquirer.py does.
  */
 final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
-    private static final String MESSAGES_TAKEN_WARNING = SharedPythonConstants.text("messagesTakenWarning").replace("%r", "{}");
+    private static final String MESSAGES_TAKEN_WARNING =
+            SharedPythonConstants.text("messagesTakenWarning").replace("%r", "{}");
     /**
      * An existing queue whose ttl is shorter is warned about: a query that is down for longer loses
      * what is in it.
      */
     private static final long SHORT_TTL_S = SharedPythonConstants.number("shortTtlS");
+
     private static final Logger LOG = LoggerFactory.getLogger(StreamQueueAcquirer.class);
 
     final ReadStore store;
@@ -53,6 +55,7 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     private final Map<String, Position> entering = new HashMap<>();
     /** Queues of the checkpoint that do not exist any more, with their positions. */
     private final Set<Map.Entry<String, Position>> warned = new HashSet<>();
+
     private final SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
     private final ReadOptions options;
     private final String token;
@@ -77,39 +80,62 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
      * to where a batch that is read again was done before, where that is not the same: a
      * subscription that is new begins there. {@code isFirstBatch} says that startingOffsets counts.
      */
-    boolean acquire(Collection<String> names, Map<String, Position> known, Map<String, Long> done, boolean isFirstBatch) {
-        List<String> wanted = names.stream().distinct().filter(queue -> !queues.contains(queue)).toList();
+    boolean acquire(
+            Collection<String> names,
+            Map<String, Position> known,
+            Map<String, Long> done,
+            boolean isFirstBatch) {
+        List<String> wanted = names.stream()
+                .distinct()
+                .filter(queue -> !queues.contains(queue))
+                .toList();
         if (wanted.isEmpty()) {
             return false;
         }
         if (queues.isEmpty()) {
             EvictionCheck.checkEvictionPolicies(store, options.requireNoEviction());
         }
-        Map<String, Loss> losses = findLosses(wanted.stream().filter(known::containsKey).toList(), known);
+        Map<String, Loss> losses =
+                findLosses(wanted.stream().filter(known::containsKey).toList(), known);
         Map<String, Long> ttls = attachQueues(wanted, known);
         if (ttls.isEmpty()) {
             return false;
         }
         if (!token.isEmpty()) {
             refuseMixedReaders(ttls.keySet());
-            decideEntryPositions(ttls.keySet().stream().filter(queue -> !known.containsKey(queue)).toList(), isFirstBatch);
+            decideEntryPositions(
+                    ttls.keySet().stream()
+                            .filter(queue -> !known.containsKey(queue))
+                            .toList(),
+                    isFirstBatch);
         }
         try {
             if (!token.isEmpty()) {
-                sharedLeases.addAll(QueueReaderLeases.acquireLeases(store, ttls.keySet(), options.subscription(), token, siblings));
+                sharedLeases.addAll(QueueReaderLeases.acquireLeases(
+                        store, ttls.keySet(), options.subscription(), token, siblings));
             }
             if (!options.subscription().isEmpty()) {
                 Map<String, OffsetBound> starts = new HashMap<>();
                 ttls.keySet().forEach(queue -> {
                     boolean sound = known.containsKey(queue) && losses.get(queue) == null;
-                    starts.put(queue, sound ? OffsetBound.afterId(done.getOrDefault(queue, known.get(queue).last())) : subscriptionStart(queue));
+                    starts.put(
+                            queue,
+                            sound
+                                    ? OffsetBound.afterId(done.getOrDefault(
+                                            queue, known.get(queue).last()))
+                                    : subscriptionStart(queue));
                 });
-                checkAckedByOthers(ttls.keySet().stream()
-                        .filter(queue -> starts.get(queue).equals(OffsetBound.EARLIEST) && !known.containsKey(queue)).toList(), isFirstBatch);
+                checkAckedByOthers(
+                        ttls.keySet().stream()
+                                .filter(queue -> starts.get(queue).equals(OffsetBound.EARLIEST)
+                                        && !known.containsKey(queue))
+                                .toList(),
+                        isFirstBatch);
                 store.subscribe(starts, options.subscription());
             }
         } catch (RuntimeException error) {
-            QueueReaderLeases.releaseIfReachable(store, ttls.keySet(), options.subscription(), token);
+            QueueReaderLeases.releaseIfReachable(
+                    store, ttls.keySet(), options.subscription(), token);
             throw error;
         }
         queues.addAll(ttls.keySet());
@@ -138,8 +164,12 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
                 throw lossError(queue, loss, known.get(queue));
             }
             if (loss == null && state.done() > known.get(queue).last()) {
-                LOG.warn("queue {}: what was acknowledged up to id {} is kept, and is read again from id {} on, where this checkpoint is",
-                        PyText.repr(queue), state.done(), known.get(queue).last() + 1);
+                LOG.warn(
+                        "queue {}: what was acknowledged up to id {} is kept, and is read again"
+                                + " from id {} on, where this checkpoint is",
+                        PyText.repr(queue),
+                        state.done(),
+                        known.get(queue).last() + 1);
             }
             losses.put(queue, loss);
         });
@@ -148,7 +178,9 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
 
     /** failOnDataLoss=false: say what was lost after a position. */
     void warnOfLoss(String queue, Loss loss, Position at) {
-        LOG.warn("{}; going on from the oldest stored message", lossError(queue, loss, at).getMessage());
+        LOG.warn(
+                "{}; going on from the oldest stored message",
+                lossError(queue, loss, at).getMessage());
     }
 
     /**
@@ -156,7 +188,10 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
      * they lost.
      */
     private void warnOfMissingQueues(Collection<String> names, Map<String, Position> known) {
-        List<String> unknown = names.stream().filter(queue -> known.containsKey(queue) && warned.add(Map.entry(queue, known.get(queue)))).toList();
+        List<String> unknown = names.stream()
+                .filter(queue ->
+                        known.containsKey(queue) && warned.add(Map.entry(queue, known.get(queue))))
+                .toList();
         findLosses(unknown, known).forEach((queue, loss) -> {
             if (loss != null) {
                 warnOfLoss(queue, loss, known.get(queue));
@@ -186,7 +221,8 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public Map<String, IntactQueue> askIntactQueues(Map<String, Position> at, Map<String, Long> upto) {
+    public Map<String, IntactQueue> askIntactQueues(
+            Map<String, Position> at, Map<String, Long> upto) {
         return store.intact(at, upto);
     }
 
@@ -225,14 +261,22 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
 
     /** An ack was refused since Redis holds another history than the checkpoint. */
     void failOnRefusedAck(String queue, Position position, AckResult result) {
-        String kind = switch (result.status()) {
-            case "missing" -> "expired";
-            case "older" -> "rolled-back";
-            default -> result.status();
-        };
+        String kind =
+                switch (result.status()) {
+                    case "missing" -> "expired";
+                    case "older" -> "rolled-back";
+                    default -> result.status();
+                };
         if (options.failOnDataLoss()) {
-            String expected = "message " + position.last() + " of incarnation " + position.born() + " (fingerprint " + position.mark() + ")";
-            throw lossError(queue, new Loss(kind, expected, result.detail().isEmpty() ? "no such queue" : result.detail()), null);
+            String expected = "message " + position.last() + " of incarnation " + position.born()
+                    + " (fingerprint " + position.mark() + ")";
+            throw lossError(
+                    queue,
+                    new Loss(
+                            kind,
+                            expected,
+                            result.detail().isEmpty() ? "no such queue" : result.detail()),
+                    null);
         }
     }
 
@@ -248,22 +292,29 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         Map<String, Long> ttls = new HashMap<>();
         boolean named = !options.subscribe().isEmpty();
         try {
-            store.attach(names, options.create() && options.subscribePattern() == null, options.ttlS()).forEach((queue, found) -> {
-                ttls.put(queue, found.ttlS());
-                if (found.taken()) {
-                    LOG.warn(MESSAGES_TAKEN_WARNING, PyText.repr(queue));
-                }
-                warnIfShort(queue, found);
-            });
+            store.attach(
+                            names,
+                            options.create() && options.subscribePattern() == null,
+                            options.ttlS())
+                    .forEach((queue, found) -> {
+                        ttls.put(queue, found.ttlS());
+                        if (found.taken()) {
+                            LOG.warn(MESSAGES_TAKEN_WARNING, PyText.repr(queue));
+                        }
+                        warnIfShort(queue, found);
+                    });
         } catch (BusException error) {
             if (error.kind() != ErrorKind.QUEUE_MISSING) {
                 throw error;
             }
             if (names.size() > 1) { // one of them
                 names.forEach(queue -> ttls.putAll(attachQueues(List.of(queue), known)));
-            } else if (named || (known.containsKey(names.iterator().next()) && options.failOnDataLoss())) {
+            } else if (named
+                    || (known.containsKey(names.iterator().next()) && options.failOnDataLoss())) {
                 throw error;
-            } else { // it matched the pattern and has expired since, or is a partition that was never written to
+            } else {
+                // It matched the pattern and has expired since, or is a partition that was never
+                // written to.
                 warnOfMissingQueues(names, known);
             }
         }
@@ -272,9 +323,13 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
 
     private static void warnIfShort(String queue, AttachResult found) {
         if (found.existed() && found.ttlS() < SHORT_TTL_S) {
-            LOG.warn("queue {} keeps its own ttl of {} s, that of its creation: if nothing holds it for longer, its messages are gone (and that will be "
-                    + "noticed). Keep a query or an attached producer on it, or create it anew with a longer one: ttl in Spark, ttl_s in Python",
-                    PyText.repr(queue), found.ttlS());
+            LOG.warn(
+                    "queue {} keeps its own ttl of {} s, that of its creation: if nothing holds it"
+                        + " for longer, its messages are gone (and that will be noticed). Keep a"
+                        + " query or an attached producer on it, or create it anew with a longer"
+                        + " one: ttl in Spark, ttl_s in Python",
+                    PyText.repr(queue),
+                    found.ttlS());
         }
     }
 
@@ -283,17 +338,23 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         if (options.subscription().isEmpty()) {
             store.subscriptions(names).forEach((queue, found) -> {
                 if (!found.isEmpty()) {
-                    throw busyError(queue, "has the subscriptions " + String.join(", ", found.keySet()),
-                            "A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none; "
-                                    + "what reads no more is ended by busmq unsubscribe");
+                    throw busyError(
+                            queue,
+                            "has the subscriptions " + String.join(", ", found.keySet()),
+                            "A reader without one would wait for them or lose messages to them:"
+                                + " set option 'subscription', or read with ack=none; what reads"
+                                + " no more is ended by busmq unsubscribe");
                 }
             });
             return;
         }
         store.holders(names, "").forEach((queue, holder) -> {
             if (!holder.isEmpty() && !LeaseHolderToken.isDead(holder)) {
-                throw busyError(queue, "is read by a query without a subscription",
-                        "That query would lose messages to this one: stop it, or give it an option 'subscription' of its own");
+                throw busyError(
+                        queue,
+                        "is read by a query without a subscription",
+                        "That query would lose messages to this one: stop it, or give it an option"
+                                + " 'subscription' of its own");
             }
         });
     }
@@ -309,45 +370,73 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         Map<String, Long> wanted = new HashMap<>();
         others.keySet().forEach(queue -> wanted.put(queue, -1L));
         store.states(wanted).forEach((queue, state) -> {
-            if (state.floor() <= 0 || state.done() > 0) { // what a queue keeps is known to end somewhere
+            // The stored ids of the queue have a known end.
+            if (state.floor() <= 0 || state.done() > 0) {
                 return;
             }
-            String text = "queue " + PyText.repr(queue) + ": " + state.floor() + " messages (ids 1.." + state.floor() + ") had left it before subscription "
-                    + PyText.repr(own) + " came, acknowledged by " + String.join(", ", others.get(queue).keySet());
-            if (isFirstBatch && options.failOnDataLoss() && OffsetBound.EARLIEST.equals(options.askedStart(queue))) {
-                throw BusException.configError(text + ", and startingOffsets=earliest asks for them. "
-                        + "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored");
+            String text = "queue " + PyText.repr(queue) + ": " + state.floor()
+                    + " messages (ids 1.." + state.floor() + ") had left it before subscription "
+                    + PyText.repr(own) + " came, acknowledged by "
+                    + String.join(", ", others.get(queue).keySet());
+            if (isFirstBatch
+                    && options.failOnDataLoss()
+                    && OffsetBound.EARLIEST.equals(options.askedStart(queue))) {
+                throw BusException.configError(
+                        text + ", and startingOffsets=earliest asks for them. Leave"
+                                + " startingOffsets out, or set failOnDataLoss=false, to begin with"
+                                + " the oldest message that is stored");
             }
-            LOG.warn("{}; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text);
+            LOG.warn(
+                    "{}; it begins with the oldest that is stored. To register one before others"
+                            + " ack: busmq subscribe QUEUE NAME",
+                    text);
         });
     }
 
     private static BusException busyError(String queue, String found, String remedy) {
-        return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found, "remedy", remedy);
+        return BusException.of(
+                ErrorKind.QUEUE_BUSY, "queue", queue, "found", found, "remedy", remedy);
     }
 
     /** Decide where queues begin that do not begin at their oldest message. */
     private void decideEntryPositions(Collection<String> names, boolean isFirstBatch) {
         Map<String, OffsetBound> starts = new HashMap<>();
-        names.forEach(queue -> starts.put(queue, BatchPlanner.firstStart(options, queue, isFirstBatch)));
+        names.forEach(
+                queue -> starts.put(queue, BatchPlanner.firstStart(options, queue, isFirstBatch)));
         starts.values().removeIf(OffsetBound.EARLIEST::equals);
         if (starts.isEmpty()) {
             return;
         }
-        Map<String, OffsetBound> later = BatchPlanner.withoutTimes(starts, options.timestampStrategy(), store::findTimes);
+        Map<String, OffsetBound> later =
+                BatchPlanner.withoutTimes(starts, options.timestampStrategy(), store::findTimes);
         Map<String, Map<String, Long>> subscriptions = store.subscriptions(later.keySet());
         Map<String, Long> wanted = new HashMap<>();
         later.keySet().forEach(queue -> wanted.put(queue, -1L));
         store.states(wanted).forEach((queue, state) -> {
-            Position end = new Position(state.born(), BatchPlanner.startsAfter(queue, later.get(queue), state), "");
+            Position end = new Position(
+                    state.born(), BatchPlanner.startsAfter(queue, later.get(queue), state), "");
             Map<String, Long> others = new HashMap<>(subscriptions.get(queue));
-            long count = Loss.countMessagesToDelete(state, end.last(), others.remove(options.subscription()), others.values());
+            long count = Loss.countMessagesToDelete(
+                    state, end.last(), others.remove(options.subscription()), others.values());
             if (count > 0 && !options.discard()) {
-                throw BusException.of(ErrorKind.UNREAD_BACKLOG, "queue", queue, "count", count, "last", end.last(),
-                        "start", options.shownStart(queue));
+                throw BusException.of(
+                        ErrorKind.UNREAD_BACKLOG,
+                        "queue",
+                        queue,
+                        "count",
+                        count,
+                        "last",
+                        end.last(),
+                        "start",
+                        options.shownStart(queue));
             }
             if (count > 0) {
-                LOG.warn("queue {}: {} unread messages up to id {} will be deleted, as discardBacklog=true says", PyText.repr(queue), count, end.last());
+                LOG.warn(
+                        "queue {}: {} unread messages up to id {} will be deleted, as"
+                                + " discardBacklog=true says",
+                        PyText.repr(queue),
+                        count,
+                        end.last());
             }
             entering.put(queue, end);
         });
@@ -358,7 +447,9 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
      * not deleted.
      */
     private OffsetBound subscriptionStart(String queue) {
-        return entering.containsKey(queue) ? OffsetBound.afterId(entering.get(queue).last()) : OffsetBound.EARLIEST;
+        return entering.containsKey(queue)
+                ? OffsetBound.afterId(entering.get(queue).last())
+                : OffsetBound.EARLIEST;
     }
 
     /**
@@ -373,24 +464,43 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         }
         addToKeepAlive(ttls);
         if (!options.subscription().isEmpty()) {
-            store.subscribe(Map.of(queue, OffsetBound.EARLIEST), options.subscription()); // the positions of the expired queue are gone
+            // The positions of the expired queue are gone.
+            store.subscribe(Map.of(queue, OffsetBound.EARLIEST), options.subscription());
         }
         QueueState state = store.states(Map.of(queue, -1L)).get(queue);
-        return state.exists() ? new Position(state.born(), state.floor(), "", state.floor(), at.lost() + Math.max(1, loss.ids())) : null;
+        return state.exists()
+                ? new Position(
+                        state.born(),
+                        state.floor(),
+                        "",
+                        state.floor(),
+                        at.lost() + Math.max(1, loss.ids()))
+                : null;
     }
 
     /** Return the other holder of a queue's lease; empty when no living holder is known. */
     private String otherHolder(String queue) {
-        String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
-        return holder.equals(token) || siblings.isSiblingToken(holder) || LeaseHolderToken.isDead(holder) ? "" : holder;
+        String holder = token.isEmpty()
+                ? ""
+                : store.holders(List.of(queue), options.subscription()).get(queue);
+        return holder.equals(token)
+                        || siblings.isSiblingToken(holder)
+                        || LeaseHolderToken.isDead(holder)
+                ? ""
+                : holder;
     }
 
     private BusException lossError(String queue, Loss loss, Position at) {
         String holder = otherHolder(queue);
-        if (!holder.isEmpty()) { // a second driver of this query: it has read on, and nothing is lost
+        // A second driver of this query has read on; nothing is lost.
+        if (!holder.isEmpty()) {
             return QueueReaderLeases.busyError(queue, holder, options.subscription());
         }
-        boolean acked = at != null && loss.kind().equals("removed") && store.ackedUpTo(queue, options.subscription()) >= at.last() + loss.ids();
-        return store.lossError(queue, acked ? new Loss("acknowledged", loss.expected(), loss.found(), loss.ids()) : loss);
+        boolean acked = at != null
+                && loss.kind().equals("removed")
+                && store.ackedUpTo(queue, options.subscription()) >= at.last() + loss.ids();
+        return store.lossError(
+                queue,
+                acked ? new Loss("acknowledged", loss.expected(), loss.found(), loss.ids()) : loss);
     }
 }

@@ -19,17 +19,19 @@ public final class TaskSourceQueueRegistry {
      * @param shared whether another source of the query reads it, too
      * @param strict whether the query ends where ids were given again
      */
-    public record FollowedQueue(String born, boolean shared, boolean strict) {
-    }
+    public record FollowedQueue(String born, boolean shared, boolean strict) {}
 
-    private TaskSourceQueueRegistry() {
-    }
+    private TaskSourceQueueRegistry() {}
 
     /** A reader of this task follows the queue, until the task ends. */
     static void add(TaskContext task, String queue, FollowedQueue followed) {
         Map<String, FollowedQueue> fresh = new ConcurrentHashMap<>();
         Map<String, FollowedQueue> before = BY_TASK.putIfAbsent(task.taskAttemptId(), fresh);
-        (before == null ? fresh : before).merge(queue, followed, (one, two) -> new FollowedQueue(one.born(), true, one.strict()));
+        (before == null ? fresh : before)
+                .merge(
+                        queue,
+                        followed,
+                        (one, two) -> new FollowedQueue(one.born(), true, one.strict()));
         if (before == null) {
             TaskCompletionListener end = ended -> BY_TASK.remove(ended.taskAttemptId());
             task.addTaskCompletionListener(end);

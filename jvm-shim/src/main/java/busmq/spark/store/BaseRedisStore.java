@@ -50,7 +50,8 @@ public abstract class BaseRedisStore implements AutoCloseable {
 
     /** The index of the server of each queue. */
     public Map<String, Integer> locate(Collection<String> queues) {
-        List<String> unknown = queues.stream().filter(queue -> !servers.containsKey(queue)).toList();
+        List<String> unknown =
+                queues.stream().filter(queue -> !servers.containsKey(queue)).toList();
         if (!unknown.isEmpty()) {
             servers.putAll(links.locate(unknown));
         }
@@ -67,13 +68,15 @@ public abstract class BaseRedisStore implements AutoCloseable {
     /** The known servers of queues. */
     public Map<String, FailureDomain> failureDomains(Collection<String> queues) {
         Map<String, FailureDomain> found = new HashMap<>();
-        locate(queues).forEach((queue, server) -> found.put(queue, new FailureDomain(server, links.nodeOf(queue, server))));
+        locate(queues)
+                .forEach((queue, server) ->
+                        found.put(queue, new FailureDomain(server, links.nodeOf(queue, server))));
         return found;
     }
 
     /** Every queue there is whose name is accepted, sorted. */
     public List<String> discover(Predicate<String> accept) {
-        return discover(accept, () -> { });
+        return discover(accept, () -> {});
     }
 
     /**
@@ -103,9 +106,15 @@ public abstract class BaseRedisStore implements AutoCloseable {
      * Calls over at most so many queues of a server each, all servers' in one round trip each;
      * every answer under its queue.
      */
-    <T> Map<String, T> askAbout(Collection<String> queues, int most, Function<List<String>, RedisCall> call, ReplyParser<T> read) {
+    <T> Map<String, T> askAbout(
+            Collection<String> queues,
+            int most,
+            Function<List<String>, RedisCall> call,
+            ReplyParser<T> read) {
         Map<Integer, List<String>> groups = new HashMap<>();
-        locate(queues).forEach((queue, server) -> groups.computeIfAbsent(server, index -> new ArrayList<>()).add(queue));
+        locate(queues).forEach((queue, server) -> groups.computeIfAbsent(
+                        server, index -> new ArrayList<>())
+                .add(queue));
         Map<String, T> found = new LinkedHashMap<>();
         groups.forEach((server, group) -> {
             List<List<String>> parts = slices(group, cluster ? 1 : most);
@@ -129,7 +138,9 @@ public abstract class BaseRedisStore implements AutoCloseable {
     }
 
     List<String> keysOf(List<String> queues, Function<QueueKeys, List<String>> which) {
-        return queues.stream().flatMap(queue -> which.apply(keys(queue)).stream()).toList();
+        return queues.stream()
+                .flatMap(queue -> which.apply(keys(queue)).stream())
+                .toList();
     }
 
     static Object[] idsOf(List<String> queues, Map<String, Long> ids) {

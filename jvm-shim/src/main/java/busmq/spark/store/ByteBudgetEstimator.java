@@ -14,14 +14,18 @@ import java.util.List;
  * of {@code reading/reader_operations.py}).
  */
 final class ByteBudgetEstimator {
-    private static final int SAMPLE_EVERY_MESSAGES = SharedPythonConstants.intNumber("sampleEveryMessages");
+    private static final int SAMPLE_EVERY_MESSAGES =
+            SharedPythonConstants.intNumber("sampleEveryMessages");
     private static final int MIN_SAMPLE_RUN = SharedPythonConstants.intNumber("minSampleRun");
     private static final int MAX_SAMPLE_RUN = SharedPythonConstants.intNumber("maxSampleRun");
-    private static final long LARGE_MESSAGE_BYTES = SharedPythonConstants.number("largeMessageBytes");
+    private static final long LARGE_MESSAGE_BYTES =
+            SharedPythonConstants.number("largeMessageBytes");
     private static final long MIN_SAMPLE_PLACES = SharedPythonConstants.number("minSamplePlaces");
     private static final long MAX_SAMPLE_PLACES = SharedPythonConstants.number("maxSamplePlaces");
-    private static final long SAMPLE_PLACES_PER_CALL = SharedPythonConstants.number("samplePlacesPerCall");
-    private static final double MAX_LONGEST_TO_MEAN_RATIO = SharedPythonConstants.number("maxLongestToMeanPercent") / 100.0;
+    private static final long SAMPLE_PLACES_PER_CALL =
+            SharedPythonConstants.number("samplePlacesPerCall");
+    private static final double MAX_LONGEST_TO_MEAN_RATIO =
+            SharedPythonConstants.number("maxLongestToMeanPercent") / 100.0;
 
     private final RedisLink link;
     private final QueueKeys keys;
@@ -55,17 +59,25 @@ final class ByteBudgetEstimator {
     }
 
     private boolean measure(long first, long last) {
-        List<Object> replies = link.runAll(List.of(RedisCall.script("measure", messages, lastId + 1, last, budget - usedBytes),
+        List<Object> replies = link.runAll(List.of(
+                RedisCall.script("measure", messages, lastId + 1, last, budget - usedBytes),
                 RedisCall.command("HGET", keys.metadata(), "sizes")));
         List<Object> reply = ReadStore.list(replies.get(0));
         lastId = (Long) reply.get(0);
         usedBytes += (Long) reply.get(1);
-        return (Long) reply.get(2) == 1 || countAsLongest(first, last, ValueSizeStats.parse(replies.get(1)).longestOf(lastId + 1, last));
+        return (Long) reply.get(2) == 1
+                || countAsLongest(
+                        first,
+                        last,
+                        ValueSizeStats.parse(replies.get(1)).longestOf(lastId + 1, last));
     }
 
     /** Whether all that is left could be counted that way. */
     private boolean countAsLongest(long first, long last, long longest) {
-        if (longest < 0 || longest > MAX_LONGEST_TO_MEAN_RATIO * Math.max(1, usedBytes / (lastId - first + 1))) {
+        if (longest < 0
+                || longest
+                        > MAX_LONGEST_TO_MEAN_RATIO
+                                * Math.max(1, usedBytes / (lastId - first + 1))) {
             return false;
         }
         long rows = Math.min(last - lastId, (budget - usedBytes) / Math.max(1, longest));
@@ -78,15 +90,24 @@ final class ByteBudgetEstimator {
         long mean = Math.max(1, usedBytes / (lastId - first + 1));
         long likely = Math.min(last - lastId, (budget - usedBytes) / mean);
         long run = mean <= LARGE_MESSAGE_BYTES ? MIN_SAMPLE_RUN : 1;
-        long places = Math.min(MAX_SAMPLE_PLACES * MIN_SAMPLE_RUN / run, likely / (SAMPLE_EVERY_MESSAGES * run));
+        long places = Math.min(
+                MAX_SAMPLE_PLACES * MIN_SAMPLE_RUN / run, likely / (SAMPLE_EVERY_MESSAGES * run));
         if (places < MIN_SAMPLE_PLACES) {
             return;
         }
-        run = run > 1 ? Math.max(run, Math.min(MAX_SAMPLE_RUN, likely / (SAMPLE_EVERY_MESSAGES * places))) : 1;
+        run = run > 1
+                ? Math.max(run, Math.min(MAX_SAMPLE_RUN, likely / (SAMPLE_EVERY_MESSAGES * places)))
+                : 1;
         long stride = likely / places;
         List<RedisCall> calls = new ArrayList<>();
         for (long start = 0; start < places; start += SAMPLE_PLACES_PER_CALL) {
-            calls.add(RedisCall.script("sample", messages, lastId + 1 + start * stride, stride, run, Math.min(SAMPLE_PLACES_PER_CALL, places - start)));
+            calls.add(RedisCall.script(
+                    "sample",
+                    messages,
+                    lastId + 1 + start * stride,
+                    stride,
+                    run,
+                    Math.min(SAMPLE_PLACES_PER_CALL, places - start)));
         }
         for (Object part : link.runAll(calls)) {
             for (Object sampled : ReadStore.list(part)) {

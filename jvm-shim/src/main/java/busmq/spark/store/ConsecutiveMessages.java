@@ -8,7 +8,8 @@ import java.util.List;
  * @param pairs id, value, id, value …
  * @param from the first message of {@code pairs} that counts, {@code until} the one after the last
  */
-public record ConsecutiveMessages(String queue, long first, List<Object> pairs, int from, int until) {
+public record ConsecutiveMessages(
+        String queue, long first, List<Object> pairs, int from, int until) {
     public byte[] value(int at) {
         return (byte[]) pairs.get(2 * at + 1);
     }

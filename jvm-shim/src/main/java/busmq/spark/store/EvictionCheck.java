@@ -78,12 +78,19 @@ public final class EvictionCheck {
             if (policy.equals("noeviction") || (unknown && !required)) {
                 continue;
             }
-            String text = "the maxmemory-policy of Redis is " + (unknown ? SharedPythonConstants.text("policyUnknown") : policy)
-                    + ": when memory runs short Redis removes queues and staged rows without an error";
+            String text = "the maxmemory-policy of Redis is "
+                    + (unknown ? SharedPythonConstants.text("policyUnknown") : policy)
+                    + ": when memory runs short Redis removes queues and staged rows without an"
+                    + " error";
             if (required) {
-                throw BusException.configError(text + ", and requireNoEviction=true refuses that. Set maxmemory-policy noeviction");
+                throw BusException.configError(text
+                        + ", and requireNoEviction=true refuses that. Set maxmemory-policy"
+                        + " noeviction");
             }
-            LOG.warn("{}. Set maxmemory-policy noeviction, or the option requireNoEviction=true to be refused", text);
+            LOG.warn(
+                    "{}. Set maxmemory-policy noeviction, or the option requireNoEviction=true to"
+                            + " be refused",
+                    text);
         }
     }
 }

@@ -17,13 +17,15 @@ import java.util.Arrays;
 public final class LeaseHolderToken {
     /** Of the fields of proc(5) after the program's name: its state, and when it started. */
     private static final int STATE_FIELD = 0;
+
     private static final int START_TIME_FIELD = 19;
 
     private LeaseHolderToken() {}
 
     /** A new token for this process. */
     public static String myToken() {
-        return RandomToken.next() + "|" + thisMachine() + "|" + processName(ProcessHandle.current().pid());
+        return RandomToken.next() + "|" + thisMachine() + "|"
+                + processName(ProcessHandle.current().pid());
     }
 
     /**
@@ -32,7 +34,9 @@ public final class LeaseHolderToken {
      */
     public static boolean isDead(String token) {
         String[] parts = token.split("\\|", -1);
-        return parts.length > 1 && parts[1].equals(thisMachine()) && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !isAlive(process));
+        return parts.length > 1
+                && parts[1].equals(thisMachine())
+                && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !isAlive(process));
     }
 
     /** Return a description of a holder, for people. */
@@ -40,7 +44,8 @@ public final class LeaseHolderToken {
         String[] parts = token.split("\\|", -1);
         String process = parts.length > 2 ? parts[2].replaceFirst("\\..*", "") : "";
         String where = parts.length > 1 ? parts[1] : "";
-        return "process " + (process.isEmpty() ? "unknown" : process) + " of " + (where.equals(thisMachine()) ? "this machine" : "machine " + where);
+        return "process " + (process.isEmpty() ? "unknown" : process) + " of "
+                + (where.equals(thisMachine()) ? "this machine" : "machine " + where);
     }
 
     /** Whether the holder runs on this machine. */
@@ -55,7 +60,9 @@ public final class LeaseHolderToken {
 
     private static String thisMachine() {
         try {
-            String boot = Files.readString(Path.of("/proc/sys/kernel/random/boot_id"), StandardCharsets.US_ASCII).strip();
+            String boot = Files.readString(
+                            Path.of("/proc/sys/kernel/random/boot_id"), StandardCharsets.US_ASCII)
+                    .strip();
             return boot + "/" + Files.readSymbolicLink(Path.of("/proc/self/ns/pid"));
         } catch (IOException error) {
             return host();
@@ -76,9 +83,11 @@ public final class LeaseHolderToken {
      */
     private static String processName(long pid) {
         try {
-            String stat = Files.readString(Path.of("/proc/" + pid + "/stat"), StandardCharsets.ISO_8859_1);
+            String stat = Files.readString(
+                    Path.of("/proc/" + pid + "/stat"), StandardCharsets.ISO_8859_1);
             String[] fields = stat.substring(stat.lastIndexOf(')') + 1).strip().split("\\s+");
-            return "ZX".contains(fields[STATE_FIELD]) ? "" : pid + "." + fields[START_TIME_FIELD]; // a zombie is dead
+            // A zombie is dead.
+            return "ZX".contains(fields[STATE_FIELD]) ? "" : pid + "." + fields[START_TIME_FIELD];
         } catch (IOException error) {
             return ProcessHandle.of(pid).isPresent() ? String.valueOf(pid) : "";
         }

@@ -21,15 +21,17 @@ record LossCauseEvidence(boolean unacked, long listeners, boolean empty) {
         if (kind.equals("removed")) {
             kind = unacked || listeners > ownListeners ? "consumed" : "flushed";
         }
-        ErrorKind found = switch (kind) {
-            case "expired" -> ErrorKind.QUEUE_EXPIRED;
-            case "acknowledged" -> ErrorKind.CHECKPOINT_OLDER;
-            case "consumed" -> ErrorKind.CONSUMED_ELSEWHERE;
-            case "recreated" -> ErrorKind.QUEUE_RECREATED;
-            case "rolled-back" -> ErrorKind.REDIS_ROLLED_BACK;
-            case "reissued" -> ErrorKind.IDS_REISSUED;
-            default -> ErrorKind.QUEUE_FLUSHED;
-        };
-        return BusException.of(found, "queue", queue, "expected", loss.expected(), "found", loss.found());
+        ErrorKind found =
+                switch (kind) {
+                    case "expired" -> ErrorKind.QUEUE_EXPIRED;
+                    case "acknowledged" -> ErrorKind.CHECKPOINT_OLDER;
+                    case "consumed" -> ErrorKind.CONSUMED_ELSEWHERE;
+                    case "recreated" -> ErrorKind.QUEUE_RECREATED;
+                    case "rolled-back" -> ErrorKind.REDIS_ROLLED_BACK;
+                    case "reissued" -> ErrorKind.IDS_REISSUED;
+                    default -> ErrorKind.QUEUE_FLUSHED;
+                };
+        return BusException.of(
+                found, "queue", queue, "expected", loss.expected(), "found", loss.found());
     }
 }

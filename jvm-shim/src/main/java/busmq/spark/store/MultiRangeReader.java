@@ -17,8 +17,10 @@ import java.util.Set;
 public final class MultiRangeReader {
     private static final int SHORT_RANGE_ROWS = SharedPythonConstants.intNumber("shortRangeRows");
     private static final long SHORT_RANGE_BYTES = SharedPythonConstants.number("shortRangeBytes");
-    private static final int MAX_SHORT_RANGES_PER_ROUND_TRIP = SharedPythonConstants.intNumber("maxShortRangesPerRoundTrip");
-    private static final int MAX_SHORT_ROWS_PER_ROUND_TRIP = SharedPythonConstants.intNumber("maxShortRowsPerRoundTrip");
+    private static final int MAX_SHORT_RANGES_PER_ROUND_TRIP =
+            SharedPythonConstants.intNumber("maxShortRangesPerRoundTrip");
+    private static final int MAX_SHORT_ROWS_PER_ROUND_TRIP =
+            SharedPythonConstants.intNumber("maxShortRowsPerRoundTrip");
 
     private final ReadStore store;
     private final boolean strict;
@@ -26,6 +28,7 @@ public final class MultiRangeReader {
     private final Deque<Range> ranges;
     /** Replies of one round trip for short ranges that are not returned yet. */
     private final Deque<ShortRange> fetched = new ArrayDeque<>();
+
     private final Set<String> newlyRead = new HashSet<>();
     private RangeReader reader;
     private Range range;
@@ -35,7 +38,9 @@ public final class MultiRangeReader {
     private record ShortRange(Range range, ConsecutiveMessages rows) {
         private Range rest() {
             long next = rows == null ? range.first() : range.first() + rows.until();
-            return next > range.last() ? null : new Range(range.queue(), range.born(), next, range.last(), range.server());
+            return next > range.last()
+                    ? null
+                    : new Range(range.queue(), range.born(), next, range.last(), range.server());
         }
     }
 
@@ -43,7 +48,11 @@ public final class MultiRangeReader {
      * {@code strict}: throw when messages are gone; else what is left follows. {@code queueCheck}:
      * for the range of a reader of one; null for none.
      */
-    public MultiRangeReader(ReadStore store, List<Range> ranges, boolean strict, RangeReader.QueueCheck queueCheck) {
+    public MultiRangeReader(
+            ReadStore store,
+            List<Range> ranges,
+            boolean strict,
+            RangeReader.QueueCheck queueCheck) {
         this.store = store;
         this.ranges = new ArrayDeque<>(ranges);
         this.strict = strict;
@@ -120,7 +129,8 @@ public final class MultiRangeReader {
         List<RedisCall> calls = group.stream().map(this::shortCall).toList();
         List<Object> replies = store.link(group.get(0).server()).runAll(calls);
         for (int i = 0; i < replies.size(); i++) {
-            ShortRange found = new ShortRange(group.get(i), rowsOf(group.get(i), ReadStore.list(replies.get(i))));
+            ShortRange found = new ShortRange(
+                    group.get(i), rowsOf(group.get(i), ReadStore.list(replies.get(i))));
             fetched.add(found);
             if (found.rows() != null) {
                 newlyRead.add(found.range().queue());
@@ -145,13 +155,23 @@ public final class MultiRangeReader {
 
     private boolean fits(List<Range> group, long rows) {
         Range next = ranges.peek();
-        return next != null && next.rows() <= SHORT_RANGE_ROWS && rows + next.rows() <= MAX_SHORT_ROWS_PER_ROUND_TRIP
-                && next.server() == group.get(0).server() && group.size() < MAX_SHORT_RANGES_PER_ROUND_TRIP;
+        return next != null
+                && next.rows() <= SHORT_RANGE_ROWS
+                && rows + next.rows() <= MAX_SHORT_ROWS_PER_ROUND_TRIP
+                && next.server() == group.get(0).server()
+                && group.size() < MAX_SHORT_RANGES_PER_ROUND_TRIP;
     }
 
     private RedisCall shortCall(Range part) {
-        List<String> keys = List.of(store.keys(part.queue()).metadata(), store.keys(part.queue()).messages());
-        return RedisCall.script("short", keys, part.first(), part.last(), SHORT_RANGE_BYTES, RangeReplySizer.DEEP_WINDOW_MESSAGES);
+        List<String> keys = List.of(
+                store.keys(part.queue()).metadata(), store.keys(part.queue()).messages());
+        return RedisCall.script(
+                "short",
+                keys,
+                part.first(),
+                part.last(),
+                SHORT_RANGE_BYTES,
+                RangeReplySizer.DEEP_WINDOW_MESSAGES);
     }
 
     /**
@@ -161,9 +181,12 @@ public final class MultiRangeReader {
     private static ConsecutiveMessages rowsOf(Range part, List<Object> reply) {
         List<Object> pairs = reply.subList(1, reply.size());
         int count = 0;
-        while (count < pairs.size() / 2 && ConsecutiveMessages.id(pairs, count) == part.first() + count) {
+        while (count < pairs.size() / 2
+                && ConsecutiveMessages.id(pairs, count) == part.first() + count) {
             count++;
         }
-        return count == 0 || !ReadStore.text(reply.get(0)).equals(part.born()) ? null : new ConsecutiveMessages(part.queue(), part.first(), pairs, 0, count);
+        return count == 0 || !ReadStore.text(reply.get(0)).equals(part.born())
+                ? null
+                : new ConsecutiveMessages(part.queue(), part.first(), pairs, 0, count);
     }
 }

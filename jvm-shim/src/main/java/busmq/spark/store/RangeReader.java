@@ -78,11 +78,13 @@ public final class RangeReader {
                 }
             }
         } catch (BusException error) {
-            boolean gone = error.kind() == ErrorKind.QUEUE_EXPIRED || error.kind() == ErrorKind.QUEUE_RECREATED;
+            boolean gone = error.kind() == ErrorKind.QUEUE_EXPIRED
+                    || error.kind() == ErrorKind.QUEUE_RECREATED;
             if (strict || !gone) {
                 throw error;
             }
-            LOG.warn("{}; skipped", error.getMessage()); // nothing of that life is left; the next batch begins in the new one, and counts
+            // Nothing of that life is left; the next batch begins in the new one, and counts.
+            LOG.warn("{}; skipped", error.getMessage());
         }
         nextId = range.last() + 1;
         return null;
@@ -98,10 +100,15 @@ public final class RangeReader {
      * gone, and must then be called again.
      */
     private boolean locateNextId() {
-        RedisCall probe = RedisCall.script("probe", List.of(keys.metadata(), keys.messages()), nextId, RangeReplySizer.DEEP_WINDOW_MESSAGES);
+        RedisCall probe = RedisCall.script(
+                "probe",
+                List.of(keys.metadata(), keys.messages()),
+                nextId,
+                RangeReplySizer.DEEP_WINDOW_MESSAGES);
         boolean first = queueCheck != null && !firstCallSent;
         firstCallSent = true;
-        List<Object> replies = link.runAll(first ? List.of(queueCheck.call(range.queue()), probe) : List.of(probe));
+        List<Object> replies = link.runAll(
+                first ? List.of(queueCheck.call(range.queue()), probe) : List.of(probe));
         if (first) {
             queueCheck.checkReply(range.queue(), replies.get(0));
         }
@@ -111,9 +118,11 @@ public final class RangeReader {
         long found = oldest;
         // the head stands still and yet the id is not where it should be: the list has a hole
         if (misses > MAX_MISSES && oldest > 0 && oldest <= nextId) {
-            List<Object> place = ReadStore.list(link.run(RedisCall.script("seek", List.of(keys.messages()), nextId)));
+            List<Object> place = ReadStore.list(
+                    link.run(RedisCall.script("seek", List.of(keys.messages()), nextId)));
             boolean exact = (Long) place.get(1) == 1;
-            long following = ReadStore.text(place.get(2)).isEmpty() ? 0 : ReadStore.number(place.get(2));
+            long following =
+                    ReadStore.text(place.get(2)).isEmpty() ? 0 : ReadStore.number(place.get(2));
             found = exact ? nextId : following;
             oldest = exact ? nextId - (Long) place.get(0) : following - (Long) place.get(0) - 1;
         }
@@ -127,16 +136,24 @@ public final class RangeReader {
         }
         misses++;
         headId = oldest;
-        windows = new RangeReplySizer(keys, (Long) reply.get(2), ValueSizeStats.parse(reply.get(3)), nextId - headId >= RangeReplySizer.DEEP_WINDOW_MESSAGES);
+        windows = new RangeReplySizer(
+                keys,
+                (Long) reply.get(2),
+                ValueSizeStats.parse(reply.get(3)),
+                nextId - headId >= RangeReplySizer.DEEP_WINDOW_MESSAGES);
         return true;
     }
 
     /** Read one reply; null when the index must be found anew. */
     private ConsecutiveMessages readWindow() {
-        RedisCall ask = windows.windowCall(nextId, Math.max(0, nextId - headId), Math.min(windows.rows(), range.last() - nextId + 1));
+        RedisCall ask = windows.windowCall(
+                nextId,
+                Math.max(0, nextId - headId),
+                Math.min(windows.rows(), range.last() - nextId + 1));
         // The incarnation travels after the window: if it still holds there, the window was of the
         // same life.
-        List<RedisCall> calls = new ArrayList<>(List.of(ask, RedisCall.command("HGET", keys.metadata(), "born")));
+        List<RedisCall> calls =
+                new ArrayList<>(List.of(ask, RedisCall.command("HGET", keys.metadata(), "born")));
         boolean last = queueCheck != null && strict && range.last() - nextId < windows.rows();
         if (last) {
             calls.add(queueCheck.call(range.queue()));
@@ -155,7 +172,8 @@ public final class RangeReader {
         if (ConsecutiveMessages.id(pairs, count - 1) - first != count - 1) {
             return messagesBeforeHole(pairs);
         }
-        ConsecutiveMessages found = new ConsecutiveMessages(range.queue(), nextId, pairs, from, until);
+        ConsecutiveMessages found =
+                new ConsecutiveMessages(range.queue(), nextId, pairs, from, until);
         windows.adaptTo(pairs, true);
         nextId = first + until;
         misses = 0;
@@ -175,10 +193,14 @@ public final class RangeReader {
             from++;
         }
         int until = from;
-        while (until < pairs.size() / 2 && ConsecutiveMessages.id(pairs, until) == nextId + until - from && ConsecutiveMessages.id(pairs, until) <= range.last()) {
+        while (until < pairs.size() / 2
+                && ConsecutiveMessages.id(pairs, until) == nextId + until - from
+                && ConsecutiveMessages.id(pairs, until) <= range.last()) {
             until++;
         }
-        ConsecutiveMessages found = until > from ? new ConsecutiveMessages(range.queue(), nextId, pairs, from, until) : null;
+        ConsecutiveMessages found = until > from
+                ? new ConsecutiveMessages(range.queue(), nextId, pairs, from, until)
+                : null;
         nextId += until - from;
         return found;
     }
@@ -187,7 +209,10 @@ public final class RangeReader {
         if (strict) {
             throw store.removedError(range.queue(), nextId, range.last(), found);
         }
-        LOG.warn("queue {}: ids {}..{} are gone and were skipped", PyText.repr(range.queue()), nextId,
+        LOG.warn(
+                "queue {}: ids {}..{} are gone and were skipped",
+                PyText.repr(range.queue()),
+                nextId,
                 found > 0 ? Math.min(range.last(), found - 1) : range.last());
     }
 
@@ -198,9 +223,22 @@ public final class RangeReader {
         }
         String expected = "ids " + nextId + ".." + range.last() + " of incarnation " + range.born();
         if (born.isEmpty()) {
-            throw BusException.of(ErrorKind.QUEUE_EXPIRED, "queue", range.queue(), "expected", expected,
-                    "found", "no such queue, or one that no reader has named");
+            throw BusException.of(
+                    ErrorKind.QUEUE_EXPIRED,
+                    "queue",
+                    range.queue(),
+                    "expected",
+                    expected,
+                    "found",
+                    "no such queue, or one that no reader has named");
         }
-        throw BusException.of(ErrorKind.QUEUE_RECREATED, "queue", range.queue(), "expected", expected, "found", "incarnation " + born);
+        throw BusException.of(
+                ErrorKind.QUEUE_RECREATED,
+                "queue",
+                range.queue(),
+                "expected",
+                expected,
+                "found",
+                "incarnation " + born);
     }
 }

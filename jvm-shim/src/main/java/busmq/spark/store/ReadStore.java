@@ -50,22 +50,31 @@ public final class ReadStore extends BaseRedisStore {
      */
     private static final int QUEUES_PER_CALL = SharedPythonConstants.intNumber("queuesPerCall");
     /** Most messages dropped in one call. */
-    private static final int MAX_MESSAGES_PER_ACK = SharedPythonConstants.intNumber("maxMessagesPerAck");
+    private static final int MAX_MESSAGES_PER_ACK =
+            SharedPythonConstants.intNumber("maxMessagesPerAck");
     /** The lifetime of our own records beside a queue with a shorter ttl. */
     private static final long MIN_RECORD_TTL_S = SharedPythonConstants.number("minRecordTtlS");
     /** Ages of messages in one call: to look for one takes Redis up to 0.1 ms. */
     private static final int AGES_PER_CALL = SharedPythonConstants.intNumber("agesPerCall");
     /** Known times of a queue in one call. */
     static final int PAIRS_PER_CALL = SharedPythonConstants.intNumber("pairsPerCall");
-    private static final int MIN_PAIRS_PER_QUEUE = SharedPythonConstants.intNumber("minPairsPerQueue");
-    private static final int MAX_PAIRS_PER_QUESTION = SharedPythonConstants.intNumber("maxPairsPerQuestion");
-    private static final String OTHER_GROUP_KIND_REMEDY = SharedPythonConstants.text("otherGroupKindRemedy");
+
+    private static final int MIN_PAIRS_PER_QUEUE =
+            SharedPythonConstants.intNumber("minPairsPerQueue");
+    private static final int MAX_PAIRS_PER_QUESTION =
+            SharedPythonConstants.intNumber("maxPairsPerQuestion");
+    private static final String OTHER_GROUP_KIND_REMEDY =
+            SharedPythonConstants.text("otherGroupKindRemedy");
     private static final String ONE_GROUP_REMEDY = SharedPythonConstants.text("oneGroupRemedy");
     private static final String COMMAND = "command:";
 
     /** The errors of a Redis that cannot write, or of a user who may not. */
-    static final Set<ErrorKind> NOTE_REFUSALS = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL,
-            ErrorKind.SERVER_READ_ONLY, ErrorKind.WRITES_PAUSED);
+    static final Set<ErrorKind> NOTE_REFUSALS = EnumSet.of(
+            ErrorKind.UNAUTHORIZED,
+            ErrorKind.SERVER_REFUSED,
+            ErrorKind.SERVER_FULL,
+            ErrorKind.SERVER_READ_ONLY,
+            ErrorKind.WRITES_PAUSED);
 
     private final RedisOptions options;
     private final TopicPartitionLocator topics;
@@ -93,8 +102,12 @@ public final class ReadStore extends BaseRedisStore {
     public List<String> topicQueues(List<String> names, Long partitions) {
         List<String> found = new ArrayList<>();
         for (String topic : names) {
-            List<String> queues = TopicPartitioning.partitionQueues(topic, topics.findOrCreate(topic, partitions));
-            topics.locate(queues.stream().filter(queue -> !servers.containsKey(queue)).toList()).forEach(servers::put);
+            List<String> queues = TopicPartitioning.partitionQueues(
+                    topic, topics.findOrCreate(topic, partitions));
+            topics.locate(queues.stream()
+                            .filter(queue -> !servers.containsKey(queue))
+                            .toList())
+                    .forEach(servers::put);
             found.addAll(queues);
         }
         return found;
@@ -117,24 +130,46 @@ public final class ReadStore extends BaseRedisStore {
      * exist and may not be created.
      */
     public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
-        return askAbout(queues, 1, part -> RedisCall.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", RandomToken.next(), create ? 1 : 0, MIN_RECORD_TTL_S),
+        return askAbout(
+                queues,
+                1,
+                part -> RedisCall.script(
+                        "attach",
+                        keys(part.get(0)).all(),
+                        ttlS,
+                        0,
+                        "false",
+                        RandomToken.next(),
+                        create ? 1 : 0,
+                        MIN_RECORD_TTL_S),
                 (reply, at, queue) -> {
                     List<?> items = (List<?>) reply;
                     if ((Long) items.get(0) < 0) {
                         throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
                     }
-                    return new AttachResult((Long) items.get(0) == 1, (Long) items.get(1), text(items.get(3)), (Long) items.get(4) == 1);
+                    return new AttachResult(
+                            (Long) items.get(0) == 1,
+                            (Long) items.get(1),
+                            text(items.get(3)),
+                            (Long) items.get(4) == 1);
                 });
     }
 
     /** The state of each queue; the number is the id whose fingerprint is wanted, -1 for none. */
     public Map<String, QueueState> states(Map<String, Long> wanted) {
-        return askAbout(wanted.keySet(), QUEUES_PER_CALL,
-                part -> stateCall(part, wanted), (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS_PER_QUEUE * at));
+        return askAbout(
+                wanted.keySet(),
+                QUEUES_PER_CALL,
+                part -> stateCall(part, wanted),
+                (reply, at, queue) ->
+                        QueueState.of(queue, list(reply), QueueState.ITEMS_PER_QUEUE * at));
     }
 
     private RedisCall stateCall(List<String> queues, Map<String, Long> wanted) {
-        return RedisCall.script("state", keysOf(queues, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(queues, wanted));
+        return RedisCall.script(
+                "state",
+                keysOf(queues, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())),
+                idsOf(queues, wanted));
     }
 
     /**
@@ -154,22 +189,45 @@ public final class ReadStore extends BaseRedisStore {
     }
 
     /** Of the queues those that have all that follows a position (lua/intact.lua). */
-    public Map<String, PlannerIO.IntactQueue> intact(Map<String, Position> at, Map<String, Long> upto) {
-        Map<String, PlannerIO.IntactQueue> found = askAbout(upto.keySet(), QUEUES_PER_CALL, part -> {
-            List<Object> args = new ArrayList<>();
-            part.forEach(queue -> args.addAll(List.of(at.get(queue).born(), at.get(queue).last(), at.get(queue).mark(), upto.get(queue))));
-            return RedisCall.script("intact", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), args.toArray());
-        }, (reply, place, queue) -> {
-            List<Object> items = list(reply).subList(2 * place, 2 * place + 2);
-            return items.get(0) == null ? null : new PlannerIO.IntactQueue(QueueState.parseId(queue, "last id", items.get(0)), text(items.get(1)));
-        });
+    public Map<String, PlannerIO.IntactQueue> intact(
+            Map<String, Position> at, Map<String, Long> upto) {
+        Map<String, PlannerIO.IntactQueue> found = askAbout(
+                upto.keySet(),
+                QUEUES_PER_CALL,
+                part -> {
+                    List<Object> args = new ArrayList<>();
+                    part.forEach(queue -> args.addAll(List.of(
+                            at.get(queue).born(),
+                            at.get(queue).last(),
+                            at.get(queue).mark(),
+                            upto.get(queue))));
+                    return RedisCall.script(
+                            "intact",
+                            keysOf(
+                                    part,
+                                    keys -> List.of(
+                                            keys.metadata(), keys.messages(), keys.msgid())),
+                            args.toArray());
+                },
+                (reply, place, queue) -> {
+                    List<Object> items = list(reply).subList(2 * place, 2 * place + 2);
+                    return items.get(0) == null
+                            ? null
+                            : new PlannerIO.IntactQueue(
+                                    QueueState.parseId(queue, "last id", items.get(0)),
+                                    text(items.get(1)));
+                });
         found.values().removeIf(Objects::isNull);
         return found;
     }
 
     /** The fingerprint of one message of each queue, by id; empty when it is not stored. */
     public Map<String, String> marks(Map<String, Long> ids) {
-        return askAbout(ids.keySet(), QUEUES_PER_CALL, part -> RedisCall.script("marks", keysOf(part, keys -> List.of(keys.messages())), idsOf(part, ids)),
+        return askAbout(
+                ids.keySet(),
+                QUEUES_PER_CALL,
+                part -> RedisCall.script(
+                        "marks", keysOf(part, keys -> List.of(keys.messages())), idsOf(part, ids)),
                 (reply, at, queue) -> text(list(reply).get(at)));
     }
 
@@ -179,13 +237,21 @@ public final class ReadStore extends BaseRedisStore {
      */
     public Map<String, Long> counters(Collection<String> queues) {
         if (cluster) {
-            return askAbout(queues, 1, part -> RedisCall.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> parseCounter(queue, reply));
+            return askAbout(
+                    queues,
+                    1,
+                    part -> RedisCall.command("GET", keys(part.get(0)).msgid()),
+                    (reply, at, queue) -> parseCounter(queue, reply));
         }
-        return askAbout(queues, Integer.MAX_VALUE, part -> {
-            List<Object> words = new ArrayList<>(List.of("MGET"));
-            part.forEach(queue -> words.add(keys(queue).msgid()));
-            return RedisCall.command(words.toArray());
-        }, (reply, at, queue) -> parseCounter(queue, list(reply).get(at)));
+        return askAbout(
+                queues,
+                Integer.MAX_VALUE,
+                part -> {
+                    List<Object> words = new ArrayList<>(List.of("MGET"));
+                    part.forEach(queue -> words.add(keys(queue).msgid()));
+                    return RedisCall.command(words.toArray());
+                },
+                (reply, at, queue) -> parseCounter(queue, list(reply).get(at)));
     }
 
     private static long parseCounter(String queue, Object reply) {
@@ -200,10 +266,18 @@ public final class ReadStore extends BaseRedisStore {
         Map<String, AckResult> results = new HashMap<>();
         Set<String> open = new LinkedHashSet<>(positions.keySet());
         while (!open.isEmpty()) {
-            Map<String, AckResult> found = askAbout(open, QUEUES_PER_CALL, part -> ackCall(part, positions, subscription), (reply, at, queue) -> {
-                List<Object> row = list(list(reply).get(at));
-                return new AckResult(text(row.get(0)), row.get(1) instanceof byte[] detail ? text(detail) : String.valueOf(row.get(1)));
-            });
+            Map<String, AckResult> found = askAbout(
+                    open,
+                    QUEUES_PER_CALL,
+                    part -> ackCall(part, positions, subscription),
+                    (reply, at, queue) -> {
+                        List<Object> row = list(list(reply).get(at));
+                        return new AckResult(
+                                text(row.get(0)),
+                                row.get(1) instanceof byte[] detail
+                                        ? text(detail)
+                                        : String.valueOf(row.get(1)));
+                    });
             found.forEach((queue, result) -> {
                 if (!result.status().equals("more")) {
                     results.put(queue, result);
@@ -214,9 +288,14 @@ public final class ReadStore extends BaseRedisStore {
         return results;
     }
 
-    private RedisCall ackCall(List<String> part, Map<String, Position> positions, String subscription) {
-        List<Object> args = new ArrayList<>(List.of(subscription, MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S));
-        part.forEach(queue -> args.addAll(List.of(positions.get(queue).last(), positions.get(queue).born(), positions.get(queue).mark())));
+    private RedisCall ackCall(
+            List<String> part, Map<String, Position> positions, String subscription) {
+        List<Object> args =
+                new ArrayList<>(List.of(subscription, MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S));
+        part.forEach(queue -> args.addAll(List.of(
+                positions.get(queue).last(),
+                positions.get(queue).born(),
+                positions.get(queue).mark())));
         return RedisCall.script("ack_to", keysOf(part, QueueKeys::retentionKeys), args.toArray());
     }
 
@@ -235,7 +314,14 @@ public final class ReadStore extends BaseRedisStore {
     }
 
     private void noteTimes(Collection<String> queues) {
-        askAbout(queues, QUEUES_PER_CALL, part -> RedisCall.script("note_time", keysOf(part, QueueKeys::retentionKeys), MAX_MESSAGES_PER_ACK).asOptional(),
+        askAbout(
+                queues,
+                QUEUES_PER_CALL,
+                part -> RedisCall.script(
+                                "note_time",
+                                keysOf(part, QueueKeys::retentionKeys),
+                                MAX_MESSAGES_PER_ACK)
+                        .asOptional(),
                 (reply, at, queue) -> reply);
     }
 
@@ -245,20 +331,33 @@ public final class ReadStore extends BaseRedisStore {
      */
     public Map<String, TimeLookupResult> findTimes(Map<String, Long> wanted) {
         noteTimesIfAllowed(wanted.keySet());
-        return askAbout(wanted.keySet(), 1,
-                part -> RedisCall.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
+        return askAbout(
+                wanted.keySet(),
+                1,
+                part -> RedisCall.script(
+                        "id_at",
+                        keysOf(
+                                part,
+                                keys -> List.of(keys.metadata(), keys.messages(), keys.clock())),
+                        wanted.get(part.get(0))),
                 (reply, at, queue) -> {
-                    long[] found = list(reply).stream().mapToLong(item -> Long.parseLong(text(item))).toArray();
+                    long[] found = list(reply).stream()
+                            .mapToLong(item -> Long.parseLong(text(item)))
+                            .toArray();
                     return new TimeLookupResult(found[0], found[1], found[2], found[3], found[4]);
                 });
     }
 
     /** The known times around the ids of ranges, many in one round trip. */
     public Map<Range, TimesOfIds> times(List<Range> ranges) {
-        int most = Math.max(MIN_PAIRS_PER_QUEUE, Math.min(PAIRS_PER_CALL, MAX_PAIRS_PER_QUESTION / Math.max(1, ranges.size())));
+        int most = Math.max(
+                MIN_PAIRS_PER_QUEUE,
+                Math.min(PAIRS_PER_CALL, MAX_PAIRS_PER_QUESTION / Math.max(1, ranges.size())));
         Map<Range, TimesOfIds> found = new HashMap<>();
         ranges.stream().collect(Collectors.groupingBy(Range::server)).forEach((server, wanted) -> {
-            for (List<Range> asked = wanted; !asked.isEmpty(); asked = fetchTimes(link(server), asked, most, found)) {
+            for (List<Range> asked = wanted;
+                    !asked.isEmpty();
+                    asked = fetchTimes(link(server), asked, most, found)) {
                 continue;
             }
         });
@@ -266,8 +365,11 @@ public final class ReadStore extends BaseRedisStore {
     }
 
     /** The result is of which ranges there are more. */
-    private List<Range> fetchTimes(RedisLink link, List<Range> ranges, int most, Map<Range, TimesOfIds> found) {
-        List<Object> replies = link.runAll(ranges.stream().map(range -> nextTimesCall(range, found.get(range), most)).toList());
+    private List<Range> fetchTimes(
+            RedisLink link, List<Range> ranges, int most, Map<Range, TimesOfIds> found) {
+        List<Object> replies = link.runAll(ranges.stream()
+                .map(range -> nextTimesCall(range, found.get(range), most))
+                .toList());
         List<Range> unfinished = new ArrayList<>();
         for (int i = 0; i < replies.size(); i++) {
             Range range = ranges.get(i);
@@ -293,7 +395,8 @@ public final class ReadStore extends BaseRedisStore {
 
     /** Note the time of the newest id of a queue. */
     static RedisCall noteCall(QueueKeys keys) {
-        return RedisCall.script("note_time", keys.retentionKeys(), MAX_MESSAGES_PER_ACK).asOptional();
+        return RedisCall.script("note_time", keys.retentionKeys(), MAX_MESSAGES_PER_ACK)
+                .asOptional();
     }
 
     /**
@@ -301,7 +404,13 @@ public final class ReadStore extends BaseRedisStore {
      * that is not known.
      */
     public Map<String, Long> ages(Map<String, Long> ids) {
-        return askAbout(ids.keySet(), AGES_PER_CALL, part -> RedisCall.script("ages", keysOf(part, keys -> List.of(keys.metadata(), keys.clock())), idsOf(part, ids)),
+        return askAbout(
+                ids.keySet(),
+                AGES_PER_CALL,
+                part -> RedisCall.script(
+                        "ages",
+                        keysOf(part, keys -> List.of(keys.metadata(), keys.clock())),
+                        idsOf(part, ids)),
                 (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
@@ -312,24 +421,43 @@ public final class ReadStore extends BaseRedisStore {
      * commands and has a group.
      */
     public void subscribe(Map<String, OffsetBound> starts, String subscription) {
-        askAbout(starts.keySet(), 1, part -> {
-            QueueKeys keys = keys(part.get(0));
-            return RedisCall.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription,
-                    subscribeArgument(starts.get(part.get(0))),
-                    MIN_RECORD_TTL_S);
-        }, (reply, at, queue) -> {
-            String found = text(reply);
-            if ("shared".equals(found)) {
-                throw BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", "has a group " + PyText.repr(subscription) + ", which is shared",
-                        "remedy", OTHER_GROUP_KIND_REMEDY);
-            }
-            if (found.startsWith(COMMAND)) {
-                String group = PyText.repr(found.substring(COMMAND.length()));
-                throw BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", "takes commands, which are for one group, and has group " + group,
-                        "remedy", ONE_GROUP_REMEDY);
-            }
-            return reply;
-        });
+        askAbout(
+                starts.keySet(),
+                1,
+                part -> {
+                    QueueKeys keys = keys(part.get(0));
+                    return RedisCall.script(
+                            "subscribe",
+                            List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()),
+                            subscription,
+                            subscribeArgument(starts.get(part.get(0))),
+                            MIN_RECORD_TTL_S);
+                },
+                (reply, at, queue) -> {
+                    String found = text(reply);
+                    if ("shared".equals(found)) {
+                        throw BusException.of(
+                                ErrorKind.QUEUE_BUSY,
+                                "queue",
+                                queue,
+                                "found",
+                                "has a group " + PyText.repr(subscription) + ", which is shared",
+                                "remedy",
+                                OTHER_GROUP_KIND_REMEDY);
+                    }
+                    if (found.startsWith(COMMAND)) {
+                        String group = PyText.repr(found.substring(COMMAND.length()));
+                        throw BusException.of(
+                                ErrorKind.QUEUE_BUSY,
+                                "queue",
+                                queue,
+                                "found",
+                                "takes commands, which are for one group, and has group " + group,
+                                "remedy",
+                                ONE_GROUP_REMEDY);
+                    }
+                    return reply;
+                });
     }
 
     private static String subscribeArgument(OffsetBound start) {
@@ -338,49 +466,87 @@ public final class ReadStore extends BaseRedisStore {
 
     /** The subscriptions of each queue with their last acked ids, sorted. */
     public Map<String, Map<String, Long>> subscriptions(Collection<String> queues) {
-        return askAbout(queues, 1, part -> RedisCall.command("HGETALL", keys(part.get(0)).acks()), (reply, at, queue) -> {
-            Map<String, Long> found = new TreeMap<>();
-            List<Object> items = list(reply);
-            for (int i = 0; i < items.size(); i += 2) {
-                String name = text(items.get(i));
-                if (!name.startsWith(":")) {
-                    found.put(name, QueueState.parseId(queue, "acked id of a subscription", items.get(i + 1)));
-                }
-            }
-            return found;
-        });
+        return askAbout(
+                queues,
+                1,
+                part -> RedisCall.command("HGETALL", keys(part.get(0)).acks()),
+                (reply, at, queue) -> {
+                    Map<String, Long> found = new TreeMap<>();
+                    List<Object> items = list(reply);
+                    for (int i = 0; i < items.size(); i += 2) {
+                        String name = text(items.get(i));
+                        if (!name.startsWith(":")) {
+                            found.put(
+                                    name,
+                                    QueueState.parseId(
+                                            queue, "acked id of a subscription", items.get(i + 1)));
+                        }
+                    }
+                    return found;
+                });
     }
 
     /**
      * Try to become the reader of every queue; who holds each afterwards. {@code dead} names
      * holders known to be dead.
      */
-    public Map<String, String> lease(Collection<String> queues, String subscription, String token, Map<String, String> dead) {
-        return askAbout(queues, 1,
-                part -> RedisCall.script("lease", List.of(keys(part.get(0)).lease(subscription)), token, LEASE_MS, dead.getOrDefault(part.get(0), "")),
+    public Map<String, String> lease(
+            Collection<String> queues,
+            String subscription,
+            String token,
+            Map<String, String> dead) {
+        return askAbout(
+                queues,
+                1,
+                part -> RedisCall.script(
+                        "lease",
+                        List.of(keys(part.get(0)).lease(subscription)),
+                        token,
+                        LEASE_MS,
+                        dead.getOrDefault(part.get(0), "")),
                 (reply, at, queue) -> text(reply));
     }
 
     /** Give leases up, where they are still the token's. */
     public void release(Collection<String> queues, String subscription, String token) {
-        askAbout(queues, 1, part -> RedisCall.script("release", List.of(keys(part.get(0)).lease(subscription)), token), (reply, at, queue) -> reply);
+        askAbout(
+                queues,
+                1,
+                part -> RedisCall.script(
+                        "release", List.of(keys(part.get(0)).lease(subscription)), token),
+                (reply, at, queue) -> reply);
     }
 
     /** The token of each queue's lease holder; empty when there is no lease. */
     public Map<String, String> holders(Collection<String> queues, String subscription) {
-        return askAbout(queues, 1, part -> RedisCall.command("GET", keys(part.get(0)).lease(subscription)), (reply, at, queue) -> reply == null ? "" : text(reply));
+        return askAbout(
+                queues,
+                1,
+                part -> RedisCall.command("GET", keys(part.get(0)).lease(subscription)),
+                (reply, at, queue) -> reply == null ? "" : text(reply));
     }
 
     /**
      * Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the
      * lease. An empty token renews no lease.
      */
-    public Map<String, Long> keepAlive(Collection<String> queues, String subscription, String token) {
-        return askAbout(queues, QUEUES_PER_CALL, part -> RedisCall.script("touch", keysOf(part, keys -> {
-            List<String> all = new ArrayList<>(keys.all());
-            all.add(keys.lease(subscription));
-            return all;
-        }), token, token.isEmpty() ? 0 : LEASE_MS, MIN_RECORD_TTL_S, MAX_MESSAGES_PER_ACK), (reply, at, queue) -> (Long) list(reply).get(at));
+    public Map<String, Long> keepAlive(
+            Collection<String> queues, String subscription, String token) {
+        return askAbout(
+                queues,
+                QUEUES_PER_CALL,
+                part -> RedisCall.script(
+                        "touch",
+                        keysOf(part, keys -> {
+                            List<String> all = new ArrayList<>(keys.all());
+                            all.add(keys.lease(subscription));
+                            return all;
+                        }),
+                        token,
+                        token.isEmpty() ? 0 : LEASE_MS,
+                        MIN_RECORD_TTL_S,
+                        MAX_MESSAGES_PER_ACK),
+                (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
     /**
@@ -396,8 +562,14 @@ public final class ReadStore extends BaseRedisStore {
         QueueKeys keys = keys(queue);
         boolean unacked = (Long) linkOf(queue).run(RedisCall.command("EXISTS", keys.toack())) == 1;
         Object size = RedisLinks.askIfAllowed(linkOf(queue), RedisCall.command("DBSIZE"));
-        return new LossCauseEvidence(unacked, countPushSubscribers(queue), Long.valueOf(0).equals(size))
-                .lossError(queue, loss, Math.max(PushListeners.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
+        return new LossCauseEvidence(
+                        unacked, countPushSubscribers(queue), Long.valueOf(0).equals(size))
+                .lossError(
+                        queue,
+                        loss,
+                        Math.max(
+                                PushListeners.isSubscribed(options, queue) ? 1 : 0,
+                                ownListeners.getOrDefault(queue, 0)));
     }
 
     /**
@@ -405,8 +577,12 @@ public final class ReadStore extends BaseRedisStore {
      * queue; 0 when that is not known.
      */
     public long ackedUpTo(String queue, String subscription) {
-        Object found = subscription.isEmpty() ? linkOf(queue).run(RedisCall.command("HGET", keys(queue).metadata(), "acked")) : null;
-        return subscription.isEmpty() ? number(found) : subscriptions(List.of(queue)).get(queue).getOrDefault(subscription, 0L);
+        Object found = subscription.isEmpty()
+                ? linkOf(queue).run(RedisCall.command("HGET", keys(queue).metadata(), "acked"))
+                : null;
+        return subscription.isEmpty()
+                ? number(found)
+                : subscriptions(List.of(queue)).get(queue).getOrDefault(subscription, 0L);
     }
 
     private long countPushSubscribers(String queue) {
@@ -419,17 +595,25 @@ public final class ReadStore extends BaseRedisStore {
      */
     BusException removedError(String queue, long need, long last, long oldest) {
         QueueKeys keys = keys(queue);
-        List<Object> found = linkOf(queue).runAll(
-                List.of(RedisCall.command("GET", keys.msgid()), RedisCall.command("EXISTS", keys.toack()), RedisCall.command("HLEN", keys.acks())));
+        List<Object> found = linkOf(queue)
+                .runAll(List.of(
+                        RedisCall.command("GET", keys.msgid()),
+                        RedisCall.command("EXISTS", keys.toack()),
+                        RedisCall.command("HLEN", keys.acks())));
         long lastId = number(found.get(0));
         String expected = "ids " + need + ".." + last;
         // A subscription of another query counts as another consumer.
-        LossCauseEvidence traces = new LossCauseEvidence((Long) found.get(1) == 1, countPushSubscribers(queue) + Math.max(0, (Long) found.get(2) - 2), false);
+        LossCauseEvidence traces = new LossCauseEvidence(
+                (Long) found.get(1) == 1,
+                countPushSubscribers(queue) + Math.max(0, (Long) found.get(2) - 2),
+                false);
         if (lastId < need) {
-            return traces.lossError(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
+            return traces.lossError(
+                    queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
         }
         String stored = oldest > 0 ? "oldest stored id " + oldest : "nothing after them";
-        return traces.lossError(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
+        return traces.lossError(
+                queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
     }
 
     /** A reply that is a list. */
@@ -444,6 +628,8 @@ public final class ReadStore extends BaseRedisStore {
     }
 
     static long number(Object reply) {
-        return reply == null ? 0 : reply instanceof Long found ? found : Long.parseLong(text(reply));
+        return reply == null
+                ? 0
+                : reply instanceof Long found ? found : Long.parseLong(text(reply));
     }
 }

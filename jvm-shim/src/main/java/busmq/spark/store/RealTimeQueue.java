@@ -12,7 +12,6 @@ import busmq.spark.redis.RedisCall;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Map;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -36,6 +35,7 @@ public final class RealTimeQueue {
      * and then a multiple of what came.
      */
     private static final int FEW_ROWS = 8;
+
     private static final long PAUSE_NS = 100_000_000;
     private static final Logger LOG = LoggerFactory.getLogger(RealTimeQueue.class);
 
@@ -65,7 +65,13 @@ public final class RealTimeQueue {
      * {@code startsAnew}: the queue enters the query at {@code entry}. {@code strict}: throw when
      * messages are gone; else go on after them. {@code withTimes}: messages have their time.
      */
-    public RealTimeQueue(ReadStore store, String queue, Position entry, boolean startsAnew, boolean strict, boolean withTimes) {
+    public RealTimeQueue(
+            ReadStore store,
+            String queue,
+            Position entry,
+            boolean startsAnew,
+            boolean strict,
+            boolean withTimes) {
         this.withTimes = withTimes;
         this.store = store;
         this.queue = queue;
@@ -93,8 +99,14 @@ public final class RealTimeQueue {
         if (value == null && skippedIds == 0) {
             return entry;
         }
-        Long start = skippedIds > 0 ? Long.valueOf(resumedAfter) : startsAnew ? entry.start() : null;
-        return new Position(entry.born(), next - 1, value == null ? "" : MessageFingerprint.of(value), start, entry.lost() + skippedIds);
+        Long start =
+                skippedIds > 0 ? Long.valueOf(resumedAfter) : startsAnew ? entry.start() : null;
+        return new Position(
+                entry.born(),
+                next - 1,
+                value == null ? "" : MessageFingerprint.of(value),
+                start,
+                entry.lost() + skippedIds);
     }
 
     /**
@@ -106,17 +118,27 @@ public final class RealTimeQueue {
         while (!lifeIsOver && (stateIsChecked || checkState())) {
             // After a miss the mark has just been compared, and the message read last may be where
             // it does not belong, or gone.
-            boolean overlap = misses == 0 && lastValue != null && lastValue.length <= SHORT_BYTES && nextId > headId;
+            boolean overlap = misses == 0
+                    && lastValue != null
+                    && lastValue.length <= SHORT_BYTES
+                    && nextId > headId;
             long from = overlap ? nextId - 1 : nextId;
-            long rows = windows.limitToNoted(from, Math.min(windows.rows(), maxRows()) + nextId - from);
+            long rows =
+                    windows.limitToNoted(from, Math.min(windows.rows(), maxRows()) + nextId - from);
             RedisCall ask = windows.windowCall(from, from - headId, rows);
             List<Object> replies = askWindow(ask, from, rows);
             List<Object> all = ReadStore.list(replies.get(0));
             List<Object> pairs = misses > MISSES ? rowsBeforeHole(all) : all;
             if (isExpectedWindow(replies, pairs, from)) {
-                windows.setSizes(ValueSizeStats.parse(ReadStore.list(replies.get(1)).get(1)));
-                ConsecutiveMessages found = takeRows(pairs, (int) (nextId - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
-                times = withTimes && found != null ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1))) : TimesOfIds.NONE;
+                windows.setSizes(
+                        ValueSizeStats.parse(ReadStore.list(replies.get(1)).get(1)));
+                ConsecutiveMessages found = takeRows(
+                        pairs,
+                        (int) (nextId - from),
+                        pairs.size() < all.size() || ask.script() != null ? 0 : rows);
+                times = withTimes && found != null
+                        ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1)))
+                        : TimesOfIds.NONE;
                 return found;
             }
             misses++;
@@ -141,11 +163,19 @@ public final class RealTimeQueue {
         if (lifeIsOver) {
             return false;
         }
-        RedisCall state = RedisCall.script("state", List.of(keys.metadata(), keys.messages(), keys.msgid()), nextId - 1);
-        RedisCall probe = RedisCall.script("probe", List.of(keys.metadata(), keys.messages()), nextId, RangeReplySizer.DEEP_WINDOW_MESSAGES);
-        List<Object> replies = store.linkOf(queue).runAll(windows == null ? List.of(state, probe) : List.of(state));
+        RedisCall state = RedisCall.script(
+                "state", List.of(keys.metadata(), keys.messages(), keys.msgid()), nextId - 1);
+        RedisCall probe = RedisCall.script(
+                "probe",
+                List.of(keys.metadata(), keys.messages()),
+                nextId,
+                RangeReplySizer.DEEP_WINDOW_MESSAGES);
+        List<Object> replies = store.linkOf(queue)
+                .runAll(windows == null ? List.of(state, probe) : List.of(state));
         QueueState now = QueueState.of(queue, ReadStore.list(replies.get(0)), 0);
-        String mark = lastValue != null ? MessageFingerprint.of(lastValue) : nextId - 1 == entry.last() ? entry.mark() : "";
+        String mark = lastValue != null
+                ? MessageFingerprint.of(lastValue)
+                : nextId - 1 == entry.last() ? entry.mark() : "";
         Loss loss = Loss.between(new Position(entry.born(), nextId - 1, mark), now);
         headId = now.count() > 0 ? now.oldest() : now.lastId() + 1;
         if (loss == null && misses > MISSES && now.lastId() >= nextId) {
@@ -156,14 +186,20 @@ public final class RealTimeQueue {
         }
         if (windows == null) {
             List<Object> found = ReadStore.list(replies.get(1));
-            windows = new RangeReplySizer(keys, (Long) found.get(2), ValueSizeStats.parse(found.get(3)), nextId - headId >= RangeReplySizer.DEEP_WINDOW_MESSAGES);
+            windows = new RangeReplySizer(
+                    keys,
+                    (Long) found.get(2),
+                    ValueSizeStats.parse(found.get(3)),
+                    nextId - headId >= RangeReplySizer.DEEP_WINDOW_MESSAGES);
         }
         stateIsChecked = true;
         return !lifeIsOver && now.lastId() >= nextId;
     }
 
     private long maxRows() {
-        return System.nanoTime() - lastRowsNs > PAUSE_NS ? FEW_ROWS : Math.max(FEW_ROWS, RangeReplySizer.REPLY_GROWTH_FACTOR * lastRows);
+        return System.nanoTime() - lastRowsNs > PAUSE_NS
+                ? FEW_ROWS
+                : Math.max(FEW_ROWS, RangeReplySizer.REPLY_GROWTH_FACTOR * lastRows);
     }
 
     /** The times of what the last {@link #takeMessages} found. */
@@ -179,7 +215,12 @@ public final class RealTimeQueue {
         if (all) {
             return some;
         }
-        Range range = new Range(queue, entry.born(), found.first(), until, store.locate(List.of(queue)).get(queue));
+        Range range = new Range(
+                queue,
+                entry.born(),
+                found.first(),
+                until,
+                store.locate(List.of(queue)).get(queue));
         return store.times(List.of(range)).get(range);
     }
 
@@ -202,7 +243,8 @@ public final class RealTimeQueue {
     }
 
     private List<RedisCall> windowCalls(RedisCall window, long from, long rows) {
-        List<RedisCall> all = new ArrayList<>(List.of(window, RedisCall.command("HMGET", keys.metadata(), "born", "sizes")));
+        List<RedisCall> all = new ArrayList<>(
+                List.of(window, RedisCall.command("HMGET", keys.metadata(), "born", "sizes")));
         if (lastValue != null && lastValue.length > SHORT_BYTES) {
             all.add(RedisCall.script("marks", List.of(keys.messages()), nextId - 1));
         }
@@ -226,9 +268,11 @@ public final class RealTimeQueue {
             return false;
         }
         if (count == 0) {
-            return from == nextId && from == headId; // asked for from the head on, and the list is empty
+            // The reply began at the head of the list, and the list is empty.
+            return from == nextId && from == headId;
         }
-        if (ConsecutiveMessages.id(pairs, 0) != from || ConsecutiveMessages.id(pairs, count - 1) != from + count - 1) {
+        if (ConsecutiveMessages.id(pairs, 0) != from
+                || ConsecutiveMessages.id(pairs, count - 1) != from + count - 1) {
             return false;
         }
         if (lastValue != null && lastValue.length > SHORT_BYTES) {
@@ -241,7 +285,9 @@ public final class RealTimeQueue {
     /** The messages before the first hole. */
     private static List<Object> rowsBeforeHole(List<Object> pairs) {
         int count = Math.min(1, pairs.size() / 2);
-        while (count < pairs.size() / 2 && ConsecutiveMessages.id(pairs, count) == ConsecutiveMessages.id(pairs, count - 1) + 1) {
+        while (count < pairs.size() / 2
+                && ConsecutiveMessages.id(pairs, count)
+                        == ConsecutiveMessages.id(pairs, count - 1) + 1) {
             count++;
         }
         return pairs.subList(0, 2 * count);
@@ -265,18 +311,29 @@ public final class RealTimeQueue {
 
     /** The id is given, and not where it should be. Null when it is elsewhere in the list. */
     private Loss findHole(QueueState now) {
-        List<Object> place = ReadStore.list(store.linkOf(queue).run(RedisCall.script("seek", List.of(keys.messages()), nextId)));
+        List<Object> place = ReadStore.list(store.linkOf(queue)
+                .run(RedisCall.script("seek", List.of(keys.messages()), nextId)));
         boolean exact = (Long) place.get(1) == 1;
-        long following = ReadStore.text(place.get(2)).isEmpty() ? now.lastId() + 1 : ReadStore.number(place.get(2));
+        long following = ReadStore.text(place.get(2)).isEmpty()
+                ? now.lastId() + 1
+                : ReadStore.number(place.get(2));
         headId = exact ? nextId - (Long) place.get(0) : following - (Long) place.get(0) - 1;
-        return exact ? null : new Loss("removed", "ids from " + nextId + " on", "next stored id " + following, following - nextId);
+        return exact
+                ? null
+                : new Loss(
+                        "removed",
+                        "ids from " + nextId + " on",
+                        "next stored id " + following,
+                        following - nextId);
     }
 
     private void skipLoss(Loss loss) {
         if (strict) {
             throw store.lossError(queue, loss);
         }
-        LOG.warn("{}; going on from the oldest stored message", store.lossError(queue, loss).getMessage());
+        LOG.warn(
+                "{}; going on from the oldest stored message",
+                store.lossError(queue, loss).getMessage());
         if (loss.kind().equals("removed")) {
             nextId += loss.ids();
             resumedAfter = nextId - 1;

@@ -11,6 +11,7 @@ import java.util.List;
 public final class TimesOfIds {
     /** Nothing is known. */
     public static final TimesOfIds NONE = new TimesOfIds(new long[0], new long[0]);
+
     private static final long SECOND_MS = 1000;
     private static final long MS_US = 1000;
 
@@ -65,7 +66,7 @@ public final class TimesOfIds {
      */
     public Long micros(long id) {
         int at = 0; // how many times are of smaller ids; two times may be of the same id
-        for (int high = ids.length; at < high;) {
+        for (int high = ids.length; at < high; ) {
             int middle = (at + high) >>> 1;
             if (ids[middle] < id) {
                 at = middle + 1;
@@ -73,6 +74,8 @@ public final class TimesOfIds {
                 high = middle;
             }
         }
-        return at == 0 || at == ids.length ? null : Long.valueOf(ms[at] / SECOND_MS * SECOND_MS * MS_US);
+        return at == 0 || at == ids.length
+                ? null
+                : Long.valueOf(ms[at] / SECOND_MS * SECOND_MS * MS_US);
     }
 }

@@ -37,25 +37,43 @@ public final class TopicPartitionLocator {
     public int findOrCreate(String topic, Long create) {
         String key = QueueKeys.topicKey(TopicPartitioning.checkTopic(topic), cluster);
         RedisLink home = links.link(ServerIndex.of(key, links.links().size()));
-        Object[] args = {create == null ? 0 : create, RandomToken.next(), 0, TOPIC_RECORD_TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
+        Object[] args = {
+            create == null ? 0 : create,
+            RandomToken.next(),
+            0,
+            TOPIC_RECORD_TTL_S,
+            QueueKeys.topicChangedChannel(topic, cluster)
+        };
         Object reply;
         try {
             RedisCall open = RedisCall.script("topic", List.of(key), args);
             reply = home.run(create == null ? open.asOptional() : open);
         } catch (BusException error) {
-            if (!EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_READ_ONLY, ErrorKind.WRITES_PAUSED).contains(error.kind())) {
+            if (!EnumSet.of(
+                            ErrorKind.UNAUTHORIZED,
+                            ErrorKind.SERVER_READ_ONLY,
+                            ErrorKind.WRITES_PAUSED)
+                    .contains(error.kind())) {
                 throw error;
             }
-            reply = home.run(RedisCall.command("HMGET", key, "partitions", "born")); // one who may only read
+            // A user with the right to read only.
+            reply = home.run(RedisCall.command("HMGET", key, "partitions", "born"));
         }
         List<?> found = (List<?>) reply;
         String partitions = found.get(0) == null ? "0" : text(found.get(0));
         if (partitions.equals("0")) {
             throw BusException.of(ErrorKind.TOPIC_MISSING, "topic", topic);
         }
-        if (!partitions.matches("[0-9]{1,4}") || Integer.parseInt(partitions) > TopicPartitioning.MAX_PARTITIONS) {
-            throw BusException.of(ErrorKind.QUEUE_DAMAGED, "queue", topic + "/0", "found",
-                    "the number of partitions of the topic is " + PyText.repr(partitions), "expected", "1 to " + TopicPartitioning.MAX_PARTITIONS);
+        if (!partitions.matches("[0-9]{1,4}")
+                || Integer.parseInt(partitions) > TopicPartitioning.MAX_PARTITIONS) {
+            throw BusException.of(
+                    ErrorKind.QUEUE_DAMAGED,
+                    "queue",
+                    topic + "/0",
+                    "found",
+                    "the number of partitions of the topic is " + PyText.repr(partitions),
+                    "expected",
+                    "1 to " + TopicPartitioning.MAX_PARTITIONS);
         }
         return Integer.parseInt(partitions);
     }
@@ -66,7 +84,9 @@ public final class TopicPartitionLocator {
      */
     public Map<String, Integer> locate(List<String> queues) {
         Map<String, Integer> homes = new HashMap<>();
-        queues.forEach(queue -> homes.put(queue, TopicPartitioning.topicPartition(queue).number() % links.links().size()));
+        queues.forEach(queue -> homes.put(
+                queue,
+                TopicPartitioning.topicPartition(queue).number() % links.links().size()));
         return links.locate(queues, homes);
     }
 }

@@ -9,7 +9,8 @@ import java.util.regex.Pattern;
  * longest value. Values over 64 KB are giants and count apart; {@code giant} is the newest of them.
  */
 record ValueSizeStats(long since, long upto, long longest, long giant, long giants) {
-    private static final Pattern NOTED = Pattern.compile("(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16})");
+    private static final Pattern NOTED =
+            Pattern.compile("(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16})");
     private static final ValueSizeStats NOTHING = new ValueSizeStats(1, 0, 0, 0, 0);
     private static final long MAX_REPLY_BYTES = SharedPythonConstants.number("maxReplyBytes");
     /** So many of which nothing is noted: each is taken to be of 1 MB at most. */
@@ -18,7 +19,14 @@ record ValueSizeStats(long since, long upto, long longest, long giant, long gian
     /** Parse the field; empty where it is missing or no writer of ours wrote it. */
     static ValueSizeStats parse(Object noted) {
         Matcher found = NOTED.matcher(noted == null ? "" : ReadStore.text(noted));
-        return found.matches() ? new ValueSizeStats(number(found, 1), number(found, 2), number(found, 3), number(found, 4), number(found, 5)) : NOTHING;
+        return found.matches()
+                ? new ValueSizeStats(
+                        number(found, 1),
+                        number(found, 2),
+                        number(found, 3),
+                        number(found, 4),
+                        number(found, 5))
+                : NOTHING;
     }
 
     /**
@@ -26,7 +34,13 @@ record ValueSizeStats(long since, long upto, long longest, long giant, long gian
      */
     long rows(long first) {
         long most = longestOf(first, first);
-        return most < 0 ? ROWS_OF_UNKNOWN_SIZE : Math.max(1, Math.min(MAX_REPLY_BYTES / Math.max(1, most), Math.max(ROWS_OF_UNKNOWN_SIZE, upto - first + 1)));
+        return most < 0
+                ? ROWS_OF_UNKNOWN_SIZE
+                : Math.max(
+                        1,
+                        Math.min(
+                                MAX_REPLY_BYTES / Math.max(1, most),
+                                Math.max(ROWS_OF_UNKNOWN_SIZE, upto - first + 1)));
     }
 
     /** No value of {@code first..last} is longer; -1 where that is not known. */

@@ -31,7 +31,8 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 class DurableFileTest {
-    @TempDir Path folder;
+    @TempDir
+    Path folder;
 
     private static void write(Path target, boolean replace, String text) throws IOException {
         try (DurableFile file = new DurableFile(target, replace, new CheckpointFsync())) {
@@ -118,13 +119,15 @@ class DurableFileTest {
     /** What a loss of power would break, which no test can cause. */
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void theBytesAreOnTheDiskBeforeTheNameAndTheNameBeforeCloseReturns(boolean replace) throws IOException {
+    void theBytesAreOnTheDiskBeforeTheNameAndTheNameBeforeCloseReturns(boolean replace)
+            throws IOException {
         Path target = folder.resolve("new/7");
         List<String> synced = new ArrayList<>();
         CheckpointFsync watched = new CheckpointFsync() {
             @Override
             protected void sync(FileChannel file) throws IOException {
-                synced.add("bytes, 3 of them: " + (file.size() == 3) + ", name: " + Files.exists(target));
+                synced.add("bytes, 3 of them: " + (file.size() == 3) + ", name: "
+                        + Files.exists(target));
             }
 
             @Override
@@ -135,7 +138,9 @@ class DurableFileTest {
         try (DurableFile file = new DurableFile(target, replace, watched)) {
             file.write("abc".getBytes(UTF_8));
         }
-        assertEquals(List.of(", name: false", "bytes, 3 of them: true, name: false", "new, name: true"), synced);
+        assertEquals(
+                List.of(", name: false", "bytes, 3 of them: true, name: false", "new, name: true"),
+                synced);
     }
 
     @Test
@@ -154,7 +159,8 @@ class DurableFileTest {
     private static final CheckpointFsync WITHOUT_LINKS = new CheckpointFsync() {
         @Override
         protected void link(Path name, Path file) throws IOException {
-            throw new FileSystemException(name.toString(), file.toString(), "Operation not permitted");
+            throw new FileSystemException(
+                    name.toString(), file.toString(), "Operation not permitted");
         }
     };
 
@@ -176,7 +182,8 @@ class DurableFileTest {
     @Test
     void onADiskWithoutLinksWhoeverRenamesKeepsTheOthersOutUnlessItDied() throws IOException {
         Path lock = Files.createFile(folder.resolve(".7.lock"));
-        assertThrows(FileAlreadyExistsException.class, () -> write(folder.resolve("7"), WITHOUT_LINKS));
+        assertThrows(
+                FileAlreadyExistsException.class, () -> write(folder.resolve("7"), WITHOUT_LINKS));
         assertEquals(List.of(".7.lock"), names());
         Files.setLastModifiedTime(lock, FileTime.from(Instant.now().minusSeconds(120)));
         write(folder.resolve("7"), WITHOUT_LINKS);
@@ -260,20 +267,26 @@ class DurableFileTest {
         for (int round = 0; round < 5; round++) {
             Process writer = new ProcessBuilder(
                             ProcessHandle.current().info().command().orElseThrow(),
-                            "-cp", System.getProperty("java.class.path"),
-                            KilledWriter.class.getName(), folder.toString())
+                            "-cp",
+                            System.getProperty("java.class.path"),
+                            KilledWriter.class.getName(),
+                            folder.toString())
                     .redirectError(ProcessBuilder.Redirect.INHERIT)
                     .start();
             int told = 20 + round * 37;
-            assertEquals(told, writer.getInputStream().readNBytes(told).length); // a byte for each pair of files
+            // A byte for each pair of files.
+            assertEquals(told, writer.getInputStream().readNBytes(told).length);
             writer.destroyForcibly().waitFor();
-            List<String> visible = names().stream().filter(name -> !name.startsWith(".")).toList();
+            List<String> visible =
+                    names().stream().filter(name -> !name.startsWith(".")).toList();
             for (int i = 0; i < told; i++) {
                 assertTrue(visible.contains("log-" + i));
             }
             for (String name : visible) {
                 String text = Files.readString(folder.resolve(name)).replaceFirst("^\\d+ ", "");
-                assertTrue(text.equals(KilledWriter.text(name)), name + " has " + text.length() + " characters");
+                assertTrue(
+                        text.equals(KilledWriter.text(name)),
+                        name + " has " + text.length() + " characters");
             }
         }
     }

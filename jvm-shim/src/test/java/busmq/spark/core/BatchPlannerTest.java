@@ -30,15 +30,24 @@ class BatchPlannerTest {
     private static final Path GOLDEN = Path.of("..", "tests", "golden", "plans-v1.json");
 
     static Stream<Arguments> cases() throws IOException {
-        return StreamSupport.stream(new ObjectMapper().readTree(GOLDEN.toFile()).get("cases").spliterator(), false)
-                .filter(found -> !found.has("python_only")).map(found -> arguments(found.get("says").asText(), found));
+        return StreamSupport.stream(
+                        new ObjectMapper()
+                                .readTree(GOLDEN.toFile())
+                                .get("cases")
+                                .spliterator(),
+                        false)
+                .filter(found -> !found.has("python_only"))
+                .map(found -> arguments(found.get("says").asText(), found));
     }
 
     @ParameterizedTest(name = "{0}")
     @MethodSource("cases")
     void aBatchEndsWhereTheTableSaysAndAsksWhatItSays(String says, JsonNode found) {
         Map<String, String> options = new HashMap<>(Map.of("redis.url", "redis://host"));
-        found.get("options").properties().forEach(option -> options.put(option.getKey(), option.getValue().asText()));
+        found.get("options")
+                .properties()
+                .forEach(
+                        option -> options.put(option.getKey(), option.getValue().asText()));
         World world = new World();
         BatchPlanner planner = new BatchPlanner(ReadOptions.parse(options), world);
         if (found.has("available_now")) {
@@ -49,11 +58,25 @@ class BatchPlannerTest {
             world.asked.clear();
             SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
             table.get("held").forEach(queue -> queues.add(queue.asText()));
-            BatchPlanner.AcquiredQueues held = new BatchPlanner.AcquiredQueues(queues, positions(table.path("entering")), table.has("fresh"));
-            table.path("pushed").forEach(pushed -> assertEquals(pushed.asBoolean(), planner.hasNewIds(held)));
-            Object wanted = table.has("raises") ? table.get("raises").asText() : positions(table.path("end"));
-            assertEquals(wanted, outcome(() -> planner.plan(positions(table.get("begin")), held, table.has("unlimited"), table.path("now_ms").asLong())));
-            assertEquals(StreamSupport.stream(table.get("asks").spliterator(), false).map(JsonNode::asText).toList(), world.asked);
+            BatchPlanner.AcquiredQueues held = new BatchPlanner.AcquiredQueues(
+                    queues, positions(table.path("entering")), table.has("fresh"));
+            table.path("pushed")
+                    .forEach(pushed -> assertEquals(pushed.asBoolean(), planner.hasNewIds(held)));
+            Object wanted = table.has("raises")
+                    ? table.get("raises").asText()
+                    : positions(table.path("end"));
+            assertEquals(
+                    wanted,
+                    outcome(() -> planner.plan(
+                            positions(table.get("begin")),
+                            held,
+                            table.has("unlimited"),
+                            table.path("now_ms").asLong())));
+            assertEquals(
+                    StreamSupport.stream(table.get("asks").spliterator(), false)
+                            .map(JsonNode::asText)
+                            .toList(),
+                    world.asked);
         }
     }
 
@@ -75,8 +98,12 @@ class BatchPlannerTest {
     }
 
     private static Position position(JsonNode found) {
-        return new Position(found.get("born").asText(), found.get("last").asLong(), found.get("mark").asText(),
-                found.has("from") ? found.get("from").asLong() : null, found.path("lost").asLong());
+        return new Position(
+                found.get("born").asText(),
+                found.get("last").asLong(),
+                found.get("mark").asText(),
+                found.has("from") ? found.get("from").asLong() : null,
+                found.path("lost").asLong());
     }
 
     /** The table has no answer to a loss: it is an error. */
@@ -96,23 +123,31 @@ class BatchPlannerTest {
         public Map<String, Long> askQueueCounters(Collection<String> queues) {
             asked.add(("counters " + String.join(" ", queues)).strip());
             Map<String, Long> found = new HashMap<>();
-            queues.forEach(queue -> found.put(queue, table.get("queues").path(queue).path("last_id").asLong()));
+            queues.forEach(queue -> found.put(
+                    queue, table.get("queues").path(queue).path("last_id").asLong()));
             return found;
         }
 
         /** As lua/intact.lua looks at the queues. */
         @Override
-        public Map<String, IntactQueue> askIntactQueues(Map<String, Position> at, Map<String, Long> upto) {
+        public Map<String, IntactQueue> askIntactQueues(
+                Map<String, Position> at, Map<String, Long> upto) {
             Map<String, Long> sorted = new TreeMap<>(OffsetJson.BY_CODE_POINT);
             sorted.putAll(upto);
-            asked.add("intact " + sorted.entrySet().stream().map(entry -> entry.getKey() + ":" + at.get(entry.getKey()).last() + ".."
-                    + (entry.getValue() < (1L << 53) - 1 ? entry.getValue() : "")).collect(Collectors.joining(" ")));
+            asked.add("intact "
+                    + sorted.entrySet().stream()
+                            .map(entry -> entry.getKey() + ":"
+                                    + at.get(entry.getKey()).last() + ".."
+                                    + (entry.getValue() < (1L << 53) - 1 ? entry.getValue() : ""))
+                            .collect(Collectors.joining(" ")));
             Map<String, IntactQueue> found = new HashMap<>();
             upto.forEach((queue, wanted) -> {
                 long last = at.get(queue).last();
                 QueueState now = state(table.get("queues").get(queue), last);
                 long id = Math.min(wanted, now.lastId());
-                if (Loss.between(at.get(queue), now) == null && (id == last || (id > last && now.oldest() <= id && id <= now.newest()))) {
+                if (Loss.between(at.get(queue), now) == null
+                        && (id == last
+                                || (id > last && now.oldest() <= id && id <= now.newest()))) {
                     found.put(queue, new IntactQueue(now.lastId(), id > last ? "m" + id : ""));
                 }
             });
@@ -123,7 +158,8 @@ class BatchPlannerTest {
         public Map<String, QueueState> askQueueStates(Map<String, Long> ids) {
             asked.add("states " + text(ids));
             Map<String, QueueState> found = new TreeMap<>(OffsetJson.BY_CODE_POINT);
-            ids.forEach((queue, id) -> found.put(queue, state(table.get("queues").get(queue), id)));
+            ids.forEach(
+                    (queue, id) -> found.put(queue, state(table.get("queues").get(queue), id)));
             return found;
         }
 
@@ -131,7 +167,11 @@ class BatchPlannerTest {
         public Map<String, TimeLookupResult> askIdsAtTimes(Map<String, Long> wanted) {
             asked.add("times " + text(wanted));
             Map<String, TimeLookupResult> found = new HashMap<>();
-            wanted.keySet().forEach(queue -> found.put(queue, new TimeLookupResult(table.get("times").get(queue).asLong(), 0, 0, 0, 0)));
+            wanted.keySet()
+                    .forEach(queue -> found.put(
+                            queue,
+                            new TimeLookupResult(
+                                    table.get("times").get(queue).asLong(), 0, 0, 0, 0)));
             return found;
         }
 
@@ -169,7 +209,9 @@ class BatchPlannerTest {
         private static String text(Map<String, Long> ids) {
             Map<String, Long> sorted = new TreeMap<>(OffsetJson.BY_CODE_POINT);
             sorted.putAll(ids);
-            return sorted.entrySet().stream().map(entry -> entry.getKey() + ":" + entry.getValue()).collect(Collectors.joining(" "));
+            return sorted.entrySet().stream()
+                    .map(entry -> entry.getKey() + ":" + entry.getValue())
+                    .collect(Collectors.joining(" "));
         }
 
         private static QueueState state(JsonNode found, long asked) {
@@ -177,8 +219,16 @@ class BatchPlannerTest {
             long newest = found.path("newest").asLong();
             String mark = asked > 0 && oldest <= asked && asked <= newest ? "m" + asked : "";
             return new QueueState(
-                    found.path("ttl_s").asLong(60), found.path("born").asText(), 0, found.path("last_id").asLong(newest), oldest, newest,
-                    newest > 0 ? newest - oldest + 1 : 0, found.path("mark").asText(mark), newest > 0 ? "m" + newest : "", found.path("done").asLong());
+                    found.path("ttl_s").asLong(60),
+                    found.path("born").asText(),
+                    0,
+                    found.path("last_id").asLong(newest),
+                    oldest,
+                    newest,
+                    newest > 0 ? newest - oldest + 1 : 0,
+                    found.path("mark").asText(mark),
+                    newest > 0 ? "m" + newest : "",
+                    found.path("done").asLong());
         }
     }
 }

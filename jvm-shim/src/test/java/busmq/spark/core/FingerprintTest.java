@@ -11,7 +11,9 @@ class FingerprintTest {
     void aFingerprintIsThatOfTheServer() {
         assertEquals("b44b82a4bc6c", MessageFingerprint.of(new byte[0]));
         assertEquals("0b18b8b0dd49", MessageFingerprint.of("a".getBytes(StandardCharsets.UTF_8)));
-        assertEquals("f356c4f3feba", MessageFingerprint.of("x".repeat(512).getBytes(StandardCharsets.UTF_8)));
+        assertEquals(
+                "f356c4f3feba",
+                MessageFingerprint.of("x".repeat(512).getBytes(StandardCharsets.UTF_8)));
         assertEquals("a967a9abe5de", MessageFingerprint.of(counting(1280)));
     }
 

@@ -19,7 +19,9 @@ import org.junit.jupiter.params.provider.ValueSource;
 /** Keys are those of npm busmq, and a name is placed where npm busmq places it. */
 class KeysTest {
     static Stream<JsonNode> placed() throws IOException {
-        JsonNode golden = new ObjectMapper().readTree(Path.of("..", "tests", "golden", "redis-location.json").toFile());
+        JsonNode golden = new ObjectMapper()
+                .readTree(
+                        Path.of("..", "tests", "golden", "redis-location.json").toFile());
         return StreamSupport.stream(golden.get("vectors").spliterator(), false);
     }
 
@@ -27,17 +29,26 @@ class KeysTest {
     @MethodSource("placed")
     void aKeyHasTheServerThatNpmBusmqWasSeenToUse(JsonNode vector) {
         String key = vector.get("key").asText();
-        assertEquals(vector.get("index").asInt(), ServerIndex.of(key, vector.get("servers").asInt()));
+        assertEquals(
+                vector.get("index").asInt(),
+                ServerIndex.of(key, vector.get("servers").asInt()));
         assertEquals(vector.get("codeUnitSum").asInt(), ServerIndex.of(key, 1_000_000_000));
     }
 
     @Test
     void theKeysAreSpeltAsNpmBusmqSpellsThem() {
         QueueKeys keys = new QueueKeys("orders", false);
-        assertEquals(List.of("bus:queue:orders:metadata", "bus:queue:orders:messages", "bus:queue:orders:msgid", "bus:queue:orders:toack"),
+        assertEquals(
+                List.of(
+                        "bus:queue:orders:metadata",
+                        "bus:queue:orders:messages",
+                        "bus:queue:orders:msgid",
+                        "bus:queue:orders:toack"),
                 keys.peerKeys());
         assertEquals("bus:queue:orders:available", keys.available());
-        assertEquals(List.of("bus:queue:orders:acks", "bus:queue:orders:sinks"), keys.all().subList(4, 6));
+        assertEquals(
+                List.of("bus:queue:orders:acks", "bus:queue:orders:sinks"),
+                keys.all().subList(4, 6));
         assertEquals("bus:queue:orders:lease:daily", keys.lease("daily"));
         assertEquals("bus:queue:orders:stage:a-1", keys.stage("a-1"));
         assertEquals("bus:sink:s1", QueueKeys.sinkRecord("s1"));
@@ -46,7 +57,9 @@ class KeysTest {
     @Test
     void allKeysOfAQueueShareTheHashTagOfACluster() {
         QueueKeys keys = new QueueKeys("orders", true);
-        Stream.concat(keys.all().stream(), Stream.of(keys.available(), keys.lease("x"), keys.stage("y")))
+        Stream.concat(
+                        keys.all().stream(),
+                        Stream.of(keys.available(), keys.lease("x"), keys.stage("y")))
                 .forEach(key -> assertTrue(key.startsWith("{bus:queue:orders}:"), key));
     }
 
@@ -54,7 +67,8 @@ class KeysTest {
     @ValueSource(strings = {"orders", "a:metadata", "}", "{x}", "é\ud83d\ude00", " "})
     void theNameOfAQueueIsFoundAgainInItsMetadataKey(String name) {
         for (boolean cluster : new boolean[] {false, true}) {
-            assertEquals(name, QueueKeys.queueName(new QueueKeys(name, cluster).metadata(), cluster));
+            assertEquals(
+                    name, QueueKeys.queueName(new QueueKeys(name, cluster).metadata(), cluster));
         }
         assertNull(QueueKeys.queueName(new QueueKeys(name, false).messages(), false));
         assertNull(QueueKeys.queueName("bus:queue::metadata", false));

@@ -38,7 +38,12 @@ class LossTest {
         return Stream.of(
                 arguments("expired", at("b", 5, ""), gone, 0, "no such queue"),
                 arguments("recreated", at("a", 5, ""), FULL, 0, "incarnation b with ids up to 9"),
-                arguments("recreated", at("a", 5, ""), unnamed, 0, "incarnation unnamed with ids up to 9"),
+                arguments(
+                        "recreated",
+                        at("a", 5, ""),
+                        unnamed,
+                        0,
+                        "incarnation unnamed with ids up to 9"),
                 arguments("rolled-back", at("b", 10, ""), FULL, 0, "last id 9"),
                 arguments("reissued", at("b", 5, "other"), FULL, 0, "one with fingerprint m5"),
                 arguments("removed", at("b", 3, ""), FULL, 2, "oldest stored id 6"),
@@ -47,19 +52,27 @@ class LossTest {
 
     @ParameterizedTest(name = "{0}: {4}")
     @MethodSource("losses")
-    void eachKindOfLossIsToldApartWithWhatWasFound(String kind, Position at, QueueState now, long ids, String found) {
+    void eachKindOfLossIsToldApartWithWhatWasFound(
+            String kind, Position at, QueueState now, long ids, String found) {
         Loss loss = Loss.between(at, now);
         assertNotNull(loss);
         assertEquals(kind, loss.kind());
         assertEquals(ids, loss.ids());
         assertEquals(found, loss.found());
-        assertTrue(loss.expected().contains(String.valueOf(at.last())) || loss.expected().contains(String.valueOf(at.last() + 1)));
+        assertTrue(loss.expected().contains(String.valueOf(at.last()))
+                || loss.expected().contains(String.valueOf(at.last() + 1)));
     }
 
     @ParameterizedTest(name = "up to {0}: {1}")
     @org.junit.jupiter.params.provider.CsvSource({"6, 0", "7, 0", "8, 1", "9, 2"})
     void whatAllHaveAcknowledgedIsNoBacklog(long last, long expected) {
-        assertEquals(expected, Loss.countMessagesToDelete(new QueueState(60, "b", 0, 9, 6, 9, 4, "", "m9", 7), last, null, java.util.List.of()));
+        assertEquals(
+                expected,
+                Loss.countMessagesToDelete(
+                        new QueueState(60, "b", 0, 9, 6, 9, 4, "", "m9", 7),
+                        last,
+                        null,
+                        java.util.List.of()));
     }
 
     private static Position at(String born, long last, String mark) {

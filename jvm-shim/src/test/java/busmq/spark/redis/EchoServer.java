@@ -24,6 +24,7 @@ final class EchoServer implements AutoCloseable {
     final List<String> received = Collections.synchronizedList(new ArrayList<>());
     /** By last word the error that such a command gets, once. */
     final Map<String, String> refused = new ConcurrentHashMap<>();
+
     private final ServerSocket listening;
 
     EchoServer() throws IOException {
@@ -36,7 +37,13 @@ final class EchoServer implements AutoCloseable {
     }
 
     RedisServerAddress endpoint() {
-        return new RedisServerAddress("127.0.0.1", listening.getLocalPort(), false, null, null, new TlsFiles(null, null, null, true));
+        return new RedisServerAddress(
+                "127.0.0.1",
+                listening.getLocalPort(),
+                false,
+                null,
+                null,
+                new TlsFiles(null, null, null, true));
     }
 
     private static void start(Runnable work) {
@@ -57,7 +64,9 @@ final class EchoServer implements AutoCloseable {
     }
 
     private void serve(Socket socket) {
-        try (socket; DataInputStream in = new DataInputStream(socket.getInputStream()); OutputStream out = socket.getOutputStream()) {
+        try (socket;
+                DataInputStream in = new DataInputStream(socket.getInputStream());
+                OutputStream out = socket.getOutputStream()) {
             for (int first = in.read(); first == '*'; first = in.read()) {
                 List<String> words = new ArrayList<>();
                 for (int count = Integer.parseInt(line(in)); count > 0; count--) {
@@ -68,7 +77,11 @@ final class EchoServer implements AutoCloseable {
                 String last = words.get(words.size() - 1);
                 received.add(last);
                 String error = refused.remove(last);
-                String reply = error != null ? "-" + error + "\r\n" : words.get(0).equals("SUBSCRIBE") ? "*3\r\n$9\r\nsubscribe\r\n" + bulk(last) + ":1\r\n" : bulk(last);
+                String reply = error != null
+                        ? "-" + error + "\r\n"
+                        : words.get(0).equals("SUBSCRIBE")
+                                ? "*3\r\n$9\r\nsubscribe\r\n" + bulk(last) + ":1\r\n"
+                                : bulk(last);
                 out.write(reply.getBytes(StandardCharsets.UTF_8));
             }
             ended.add("one");

@@ -23,7 +23,12 @@ class LinkRetryTest {
     private static final Path GOLDEN = Path.of("..", "tests", "golden", "retries-v1.json");
 
     static Stream<Arguments> cases() throws IOException {
-        return StreamSupport.stream(new ObjectMapper().readTree(GOLDEN.toFile()).get("cases").spliterator(), false)
+        return StreamSupport.stream(
+                        new ObjectMapper()
+                                .readTree(GOLDEN.toFile())
+                                .get("cases")
+                                .spliterator(),
+                        false)
                 .map(found -> arguments(found.get("says").asText(), found));
     }
 
@@ -33,16 +38,26 @@ class LinkRetryTest {
         LinkRetry retry = new LinkRetry();
         long givenMs = found.get("given_ms").asLong();
         for (JsonNode each : found.get("tries")) {
-            ErrorKind kind = Arrays.stream(ErrorKind.values()).filter(one -> one.code().equals(each.get("error").asText())).findFirst().orElseThrow();
+            ErrorKind kind = Arrays.stream(ErrorKind.values())
+                    .filter(one -> one.code().equals(each.get("error").asText()))
+                    .findFirst()
+                    .orElseThrow();
             BusException error = BusException.of(kind, "url", "redis://host", "reason", "down");
             long elapsedMs = each.get("elapsed_ms").asLong();
             for (int i = 0; i < each.path("times").asInt(1); i++) {
                 if (each.has("raises")) {
-                    assertSame(error, assertThrows(BusException.class, () -> retry.pauseMs(error, elapsedMs, givenMs)));
+                    assertSame(
+                            error,
+                            assertThrows(
+                                    BusException.class,
+                                    () -> retry.pauseMs(error, elapsedMs, givenMs)));
                     continue;
                 }
                 long pauseMs = retry.pauseMs(error, elapsedMs, givenMs);
-                assertTrue(each.get("pause_ms").get(0).asLong() <= pauseMs && pauseMs <= each.get("pause_ms").get(1).asLong(), () -> pauseMs + " ms");
+                assertTrue(
+                        each.get("pause_ms").get(0).asLong() <= pauseMs
+                                && pauseMs <= each.get("pause_ms").get(1).asLong(),
+                        () -> pauseMs + " ms");
             }
         }
     }

@@ -20,14 +20,17 @@ class LinksTest {
     }
 
     private static void use(EchoServer server) {
-        try (RedisLinks links = RedisLinks.fromPool(ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q")).redis())) {
+        try (RedisLinks links = RedisLinks.fromPool(
+                ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q"))
+                        .redis())) {
             links.link(0).run(RedisCall.command("ECHO", "opens it"));
         }
     }
 
     @Test
     void linksThatWereIdleTooLongAreClosedWhenOthersAreReturned() throws Exception {
-        try (EchoServer left = new EchoServer(); EchoServer used = new EchoServer()) {
+        try (EchoServer left = new EchoServer();
+                EchoServer used = new EchoServer()) {
             use(left);
             RedisLinks.clock = () -> System.nanoTime() + TimeUnit.MINUTES.toNanos(2);
             use(used);
@@ -40,7 +43,9 @@ class LinksTest {
     @Test
     void linksThatWereReturnedCannotBeUsedUntilTheyAreTakenAgain() throws Exception {
         try (EchoServer server = new EchoServer()) {
-            RedisLinks links = RedisLinks.fromPool(ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q")).redis());
+            RedisLinks links = RedisLinks.fromPool(
+                    ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q"))
+                            .redis());
             links.close();
             assertThrows(BusException.class, () -> links.link(0));
             assertThrows(BusException.class, links::links);

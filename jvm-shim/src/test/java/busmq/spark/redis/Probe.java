@@ -35,12 +35,12 @@ public final class Probe {
     private final Map<String, PushSignal> signals = new HashMap<>();
     private final Map<String, ReadOptions> options = new HashMap<>();
 
-    private Probe() {
-    }
+    private Probe() {}
 
     public static void main(String[] args) throws IOException {
         Probe probe = new Probe();
-        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        BufferedReader in =
+                new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             Map<String, Object> out = new HashMap<>();
             try {
@@ -60,9 +60,11 @@ public final class Probe {
         String name = asked.get("name").asText();
         return switch (asked.get("do").asText()) {
             case "open" -> open(name, asked.get("options"));
-            case "run" -> readable(links.get(name).link(asked.get("link").asInt()).runAll(calls(asked.get("calls"))));
+            case "run" -> readable(links.get(name)
+                    .link(asked.get("link").asInt())
+                    .runAll(calls(asked.get("calls"))));
             case "locate" -> links.get(name).locate(words(asked.get("queues")));
-            case "discover" -> links.get(name).discover(() -> { });
+            case "discover" -> links.get(name).discover(() -> {});
             case "subscribe" -> subscribe(name, asked.get("queues"));
             case "await" -> signals.get(name).await(asked.get("ms").asLong() * 1_000_000);
             case "unsubscribe" -> {
@@ -77,7 +79,10 @@ public final class Probe {
             case "write" -> fields(WriteOptions.parse(text(asked.get("options"))));
             case "servers" -> servers(asked.get("urls").asText());
             case "digest" -> Script.load(asked.get("script").asText()).digest();
-            case "error" -> BusException.of(ErrorKind.valueOf(asked.get("kind").asText()), details(asked.get("details"))).getMessage();
+            case "error" -> BusException.of(
+                            ErrorKind.valueOf(asked.get("kind").asText()),
+                            details(asked.get("details")))
+                    .getMessage();
             default -> throw new IllegalArgumentException("unknown: " + asked);
         };
     }
@@ -91,10 +96,12 @@ public final class Probe {
             Class<?> address = Class.forName("busmq.spark.redis.RedisServerAddress");
             Constructor<?> make = address.getDeclaredConstructors()[0];
             make.setAccessible(true);
-            Method parse = Class.forName("busmq.spark.redis.Urls").getDeclaredMethod("parse", String.class, address, int.class);
+            Method parse = Class.forName("busmq.spark.redis.Urls")
+                    .getDeclaredMethod("parse", String.class, address, int.class);
             parse.setAccessible(true);
             List<Object> found = new ArrayList<>();
-            for (Object each : (List<?>) parse.invoke(null, urls, make.newInstance("", 0, false, null, null, null), 6379)) {
+            for (Object each : (List<?>) parse.invoke(
+                    null, urls, make.newInstance("", 0, false, null, null, null), 6379)) {
                 List<Object> parts = new ArrayList<>();
                 for (RecordComponent part : address.getRecordComponents()) {
                     part.getAccessor().setAccessible(true);
@@ -120,7 +127,8 @@ public final class Probe {
 
     private static Map<String, String> text(JsonNode given) {
         Map<String, String> map = new LinkedHashMap<>();
-        given.properties().forEach(entry -> map.put(entry.getKey(), entry.getValue().asText()));
+        given.properties()
+                .forEach(entry -> map.put(entry.getKey(), entry.getValue().asText()));
         return map;
     }
 
@@ -132,8 +140,11 @@ public final class Probe {
                 if (value instanceof RedisOptions redis) {
                     all.putAll(fields(redis));
                 } else {
-                    all.put(each.getName(), value instanceof OffsetsOption starting && starting.of("q") != null ? starting.of("q").text()
-                            : value instanceof OffsetBound start ? start.text() : value);
+                    all.put(
+                            each.getName(),
+                            value instanceof OffsetsOption starting && starting.of("q") != null
+                                    ? starting.of("q").text()
+                                    : value instanceof OffsetBound start ? start.text() : value);
                 }
             } catch (ReflectiveOperationException error) {
                 throw new IllegalStateException(error);
@@ -144,13 +155,16 @@ public final class Probe {
 
     private static Object[] details(JsonNode given) {
         List<Object> all = new ArrayList<>();
-        given.properties().forEach(entry -> all.addAll(List.of(entry.getKey(), entry.getValue().asText())));
+        given.properties()
+                .forEach(entry ->
+                        all.addAll(List.of(entry.getKey(), entry.getValue().asText())));
         return all.toArray();
     }
 
     private Object subscribe(String name, JsonNode given) {
         Map<String, Integer> queues = new HashMap<>();
-        given.properties().forEach(entry -> queues.put(entry.getKey(), entry.getValue().asInt()));
+        given.properties()
+                .forEach(entry -> queues.put(entry.getKey(), entry.getValue().asInt()));
         signals.put(name, PushListeners.subscribe(options.get(name).redis(), queues));
         return null;
     }
@@ -158,9 +172,16 @@ public final class Probe {
     private static List<RedisCall> calls(JsonNode given) {
         List<RedisCall> calls = new ArrayList<>();
         for (JsonNode each : given) {
-            List<byte[]> words = words(each.get("words")).stream().map(word -> word.getBytes(StandardCharsets.UTF_8)).toList();
-            Script script = each.hasNonNull("script") ? Script.load(each.get("script").asText()) : null;
-            calls.add(new RedisCall(words, script, each.path("keys").asInt(), each.path("idempotent").asBoolean(true)));
+            List<byte[]> words = words(each.get("words")).stream()
+                    .map(word -> word.getBytes(StandardCharsets.UTF_8))
+                    .toList();
+            Script script =
+                    each.hasNonNull("script") ? Script.load(each.get("script").asText()) : null;
+            calls.add(new RedisCall(
+                    words,
+                    script,
+                    each.path("keys").asInt(),
+                    each.path("idempotent").asBoolean(true)));
         }
         return calls;
     }
@@ -173,7 +194,9 @@ public final class Probe {
 
     private static Object readable(Object reply) {
         if (reply instanceof List<?> many) {
-            return many.stream().map(Probe::readable).collect(ArrayList::new, ArrayList::add, ArrayList::addAll);
+            return many.stream()
+                    .map(Probe::readable)
+                    .collect(ArrayList::new, ArrayList::add, ArrayList::addAll);
         }
         return reply instanceof byte[] raw ? new String(raw, StandardCharsets.UTF_8) : reply;
     }

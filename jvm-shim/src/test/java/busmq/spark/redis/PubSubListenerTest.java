@@ -35,7 +35,7 @@ class PubSubListenerTest {
                     return server.endpoint();
                 }
             };
-            PushSignal signal = new PushSignal(gone -> { });
+            PushSignal signal = new PushSignal(gone -> {});
             new RedisPushListenerThread(strange).addSignal("channel", signal);
             assertTrue(signal.await(20_000_000_000L), "its subscription is confirmed");
         }

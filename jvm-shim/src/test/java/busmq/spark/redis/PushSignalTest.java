@@ -8,7 +8,7 @@ import org.junit.jupiter.api.Test;
 
 class PushSignalTest {
     private static final long MINUTE = 60_000_000_000L;
-    private final PushSignal signal = new PushSignal(gone -> { });
+    private final PushSignal signal = new PushSignal(gone -> {});
 
     @Test
     void aSignalBeforeTheWaitCountsOnce() throws InterruptedException {

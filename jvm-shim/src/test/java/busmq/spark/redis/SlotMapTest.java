@@ -26,7 +26,10 @@ class SlotMapTest {
         assertEquals(A, map().owner(0));
         assertEquals(A, map().owner(99));
         assertNull(map().owner(100));
-        assertEquals(ASKED, map().owner(200), "a node that does not know its host is where it was asked");
+        assertEquals(
+                ASKED,
+                map().owner(200),
+                "a node that does not know its host is where it was asked");
         assertEquals(Set.of(A, ASKED), map().masters());
     }
 
@@ -34,7 +37,13 @@ class SlotMapTest {
     void aSlotThatMovedIsElsewhereAndItsNeighboursAreNot() {
         NodeAddress other = new NodeAddress("b", 3);
         SlotMap changed = map().withMoved(Map.of(50, other, 100, other));
-        assertEquals(List.of(A, other, A, other), List.of(changed.owner(49), changed.owner(50), changed.owner(51), changed.owner(100)));
+        assertEquals(
+                List.of(A, other, A, other),
+                List.of(
+                        changed.owner(49),
+                        changed.owner(50),
+                        changed.owner(51),
+                        changed.owner(100)));
         assertEquals(A, map().owner(50));
     }
 
@@ -42,8 +51,12 @@ class SlotMapTest {
     void aRedirectionNamesNodeAndKind() {
         assertEquals(new Redirect(A, false), Redirect.of("MOVED 3999 a:1", "asked"));
         assertEquals(new Redirect(A, true), Redirect.of("ASK 3999 a:1", "asked"));
-        assertEquals(new Redirect(new NodeAddress("::1", 7), false), Redirect.of("MOVED 1 ::1:7", "asked"));
-        assertEquals(new Redirect(new NodeAddress("asked", 7), false), Redirect.of("MOVED 1 :7", "asked"));
+        assertEquals(
+                new Redirect(new NodeAddress("::1", 7), false),
+                Redirect.of("MOVED 1 ::1:7", "asked"));
+        assertEquals(
+                new Redirect(new NodeAddress("asked", 7), false),
+                Redirect.of("MOVED 1 :7", "asked"));
         assertNull(Redirect.of("ERR no such thing", "asked"));
     }
 }

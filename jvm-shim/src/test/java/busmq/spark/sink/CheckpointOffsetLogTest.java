@@ -24,9 +24,12 @@ import org.junit.jupiter.api.io.TempDir;
  */
 class CheckpointOffsetLogTest {
     private static final List<String> ENTRY = List.of(".crc", "entry", "offsets");
-    private static final List<String> QUERY = List.of(".metadata.crc", "above", "checkpoint", "metadata");
+    private static final List<String> QUERY =
+            List.of(".metadata.crc", "above", "checkpoint", "metadata");
 
-    @TempDir Path above;
+    @TempDir
+    Path above;
+
     private Path checkpoint;
     private final Set<String> failing = new TreeSet<>();
     private final List<String> synced = new ArrayList<>();
@@ -38,11 +41,17 @@ class CheckpointOffsetLogTest {
         Files.createDirectories(checkpoint.resolve("offsets"));
         Files.writeString(checkpoint.resolve("metadata"), "{\"id\":\"1\"}");
         for (int batch = 0; batch < 4; batch++) {
-            Files.writeString(checkpoint.resolve("offsets").resolve("" + batch), "v1\n{}\n" + batch);
+            Files.writeString(
+                    checkpoint.resolve("offsets").resolve("" + batch), "v1\n{}\n" + batch);
         }
         before = CheckpointOffsetLog.syncToDisk;
         CheckpointOffsetLog.syncToDisk = path -> {
-            String name = path.equals(above) ? "above" : path.getFileName().toString().replaceAll("^\\d+$", "entry").replaceAll("^\\.\\d+", "");
+            String name = path.equals(above)
+                    ? "above"
+                    : path.getFileName()
+                            .toString()
+                            .replaceAll("^\\d+$", "entry")
+                            .replaceAll("^\\.\\d+", "");
             synced.add(name);
             return !failing.contains(name);
         };
@@ -76,7 +85,8 @@ class CheckpointOffsetLogTest {
     void anotherQueryInTheSamePlaceIsSyncedAsIsACopyOfTheSame() throws IOException {
         sync(0);
         Path metadata = checkpoint.resolve("metadata");
-        Path copy = Files.copy(metadata, checkpoint.resolve("copy"), StandardCopyOption.COPY_ATTRIBUTES);
+        Path copy = Files.copy(
+                metadata, checkpoint.resolve("copy"), StandardCopyOption.COPY_ATTRIBUTES);
         Files.move(copy, metadata, StandardCopyOption.REPLACE_EXISTING);
         assertEquals(all(), sync(1));
         Files.delete(metadata);
@@ -104,7 +114,8 @@ class CheckpointOffsetLogTest {
         }
         assertEquals(List.of(), sync(4));
         assertEquals(ENTRY, sync(3), "another one");
-        Path copy = Files.copy(entry, checkpoint.resolve("copy"), StandardCopyOption.COPY_ATTRIBUTES);
+        Path copy =
+                Files.copy(entry, checkpoint.resolve("copy"), StandardCopyOption.COPY_ATTRIBUTES);
         Files.move(copy, entry, StandardCopyOption.REPLACE_EXISTING);
         assertEquals(ENTRY, sync(4), "a copy in its place");
     }

@@ -25,7 +25,11 @@ class FullQueueWaitTest {
                 pause(policy, 7);
             }
         });
-        assertTrue(error.getMessage().contains("'q' holds its maxsize of 10 messages for 5 s; 7 rows are not stored"), error.getMessage());
+        assertTrue(
+                error.getMessage()
+                        .contains("'q' holds its maxsize of 10 messages for 5 s; 7 rows are not"
+                                + " stored"),
+                error.getMessage());
         assertTrue(now >= 6000 && now < 6200, () -> "failed at " + now);
     }
 
@@ -33,7 +37,7 @@ class FullQueueWaitTest {
     void eachStoredRowStartsTheDeadlineAnew() {
         FullQueueWait policy = new FullQueueWait(5000);
         for (int left = 100; left > 0; left--) {
-            for (long start = now; now < start + 4000;) {
+            for (long start = now; now < start + 4000; ) {
                 pause(policy, left);
             }
         }
@@ -54,6 +58,9 @@ class FullQueueWaitTest {
     @Test
     void aTimeoutOfZeroFailsAtOnce() {
         BusException error = assertThrows(BusException.class, () -> pause(new FullQueueWait(0), 7));
-        assertTrue(error.getMessage().contains("holds its maxsize of 10 messages; 7 rows are not stored"), error.getMessage());
+        assertTrue(
+                error.getMessage()
+                        .contains("holds its maxsize of 10 messages; 7 rows are not stored"),
+                error.getMessage());
     }
 }

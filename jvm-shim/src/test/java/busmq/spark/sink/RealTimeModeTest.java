@@ -13,8 +13,14 @@ import org.junit.jupiter.api.Test;
 class RealTimeModeTest {
     @Test
     void aScanThatIsNotKnownToHaveAnEndCountsAsRealTime() {
-        List<Class<?>> scans = List.of(RealTimeStreamScanExec.class, ContinuousScanExec.class, MicroBatchScanExec.class, BatchScanExec.class,
+        List<Class<?>> scans = List.of(
+                RealTimeStreamScanExec.class,
+                ContinuousScanExec.class,
+                MicroBatchScanExec.class,
+                BatchScanExec.class,
                 LocalTableScanExec.class);
-        assertEquals(List.of(true, true, false, false, false), scans.stream().map(RealTimeMode::isOpenEnded).toList());
+        assertEquals(
+                List.of(true, true, false, false, false),
+                scans.stream().map(RealTimeMode::isOpenEnded).toList());
     }
 }

@@ -59,10 +59,18 @@ class RowBatcherTest {
         int most = partial == null ? room : partial.nextInt(4);
         int count = Math.min(most, buffer.chunk.size());
         List<Integer> into = arrived.computeIfAbsent(buffer.queue, name -> new ArrayList<>());
-        List<Integer> numbers = buffer.chunk.stream().map(value -> ByteBuffer.wrap(value).getInt()).toList();
-        assertTrue(buffer.chunkOrigins.isEmpty() || buffer.chunkOrigins.stream().map(origin -> (int) origin.id()).toList().equals(numbers));
+        List<Integer> numbers = buffer.chunk.stream()
+                .map(value -> ByteBuffer.wrap(value).getInt())
+                .toList();
+        assertTrue(buffer.chunkOrigins.isEmpty()
+                || buffer.chunkOrigins.stream()
+                        .map(origin -> (int) origin.id())
+                        .toList()
+                        .equals(numbers));
         assertEquals(buffer.queue.matches("q[1-9]"), !buffer.chunkOrigins.isEmpty());
-        buffer.chunk.subList(0, count).forEach(value -> into.add(ByteBuffer.wrap(value).getInt()));
+        buffer.chunk
+                .subList(0, count)
+                .forEach(value -> into.add(ByteBuffer.wrap(value).getInt()));
         return count;
     }
 
@@ -156,7 +164,11 @@ class RowBatcherTest {
         Random random = new Random(seed.getCurrentRepetition());
         for (int i = 0; i < 50; i++) {
             int queue = random.nextInt(next.length);
-            rows.add("q" + queue, value(next[queue]), queue == 0 ? null : new RowOrigin("life", next[queue], 0)); // those of q0 have none
+            // Rows of q0 have no origin.
+            rows.add(
+                    "q" + queue,
+                    value(next[queue]),
+                    queue == 0 ? null : new RowOrigin("life", next[queue], 0));
             next[queue]++;
         }
         rows.flush();
@@ -196,49 +208,68 @@ class RowBatcherTest {
         RowBatcher rows = open(false, 20);
         rows.add("q", value(0), null);
         BusException error = assertThrows(BusException.class, rows::flush);
-        assertTrue(error.getMessage().startsWith(
-                "[BUSMQ_QUEUE_FULL] queue 'q' holds its maxsize of 10 messages for 0.02 s; 1 rows are not stored."), error.getMessage());
+        assertTrue(
+                error.getMessage()
+                        .startsWith(
+                                "[BUSMQ_QUEUE_FULL] queue 'q' holds its maxsize of 10 messages for"
+                                        + " 0.02 s; 1 rows are not stored."),
+                error.getMessage());
         assertThrows(BusException.class, () -> rows.add("q", value(1), null));
     }
 
     @Test
     void whatEndsTheSendingIsThrownToWhoeverAddsOrFlushesNext() throws Exception {
-        made = new RowBatcher(new RowBatcher.Target() {
-            @Override
-            public int[] writeChunks(List<QueueWriteBuffer> buffers) {
-                throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "redis://x", "reason", "NO");
-            }
+        made = new RowBatcher(
+                new RowBatcher.Target() {
+                    @Override
+                    public int[] writeChunks(List<QueueWriteBuffer> buffers) {
+                        throw BusException.of(
+                                ErrorKind.SERVER_REFUSED, "url", "redis://x", "reason", "NO");
+                    }
 
-            @Override
-            public long maxsize(QueueWriteBuffer buffer) {
-                return 0;
-            }
-        }, 0, false, ended::countDown);
+                    @Override
+                    public long maxsize(QueueWriteBuffer buffer) {
+                        return 0;
+                    }
+                },
+                0,
+                false,
+                ended::countDown);
         made.add("q", value(0), null);
-        assertEquals(ErrorKind.SERVER_REFUSED, assertThrows(BusException.class, made::flush).kind());
-        assertEquals(1, ended.getCount(), "the end comes after whoever adds has seen the error and closed");
+        assertEquals(
+                ErrorKind.SERVER_REFUSED,
+                assertThrows(BusException.class, made::flush).kind());
+        assertEquals(
+                1,
+                ended.getCount(),
+                "the end comes after whoever adds has seen the error and closed");
     }
 
     @Test
     void rowsThatCouldNotBePushedAreTriedAgainThoughNoOtherRowComes() throws Exception {
         CountDownLatch stored = new CountDownLatch(1);
-        made = new RowBatcher(new RowBatcher.Target() {
-            private int tries;
+        made = new RowBatcher(
+                new RowBatcher.Target() {
+                    private int tries;
 
-            @Override
-            public int[] writeChunks(List<QueueWriteBuffer> buffers) {
-                if (tries++ == 0) {
-                    throw BusException.of(ErrorKind.LINK_LOST, "url", "redis://x", "reason", "away");
-                }
-                stored.countDown();
-                return target.writeChunks(buffers);
-            }
+                    @Override
+                    public int[] writeChunks(List<QueueWriteBuffer> buffers) {
+                        if (tries++ == 0) {
+                            throw BusException.of(
+                                    ErrorKind.LINK_LOST, "url", "redis://x", "reason", "away");
+                        }
+                        stored.countDown();
+                        return target.writeChunks(buffers);
+                    }
 
-            @Override
-            public long maxsize(QueueWriteBuffer buffer) {
-                return 0;
-            }
-        }, 0, false, ended::countDown);
+                    @Override
+                    public long maxsize(QueueWriteBuffer buffer) {
+                        return 0;
+                    }
+                },
+                0,
+                false,
+                ended::countDown);
         made.add("q", value(0), null);
         assertTrue(stored.await(20, TimeUnit.SECONDS));
         while (made.hasFailedWith(ErrorKind.LINK_LOST)) {

@@ -20,7 +20,9 @@ class StagingRenewalTest {
             renewal.setEpoch(1);
             rare.setEpoch(1);
             assertTrue(soon.await(300, TimeUnit.SECONDS));
-            assertTrue(whenDue.getCount() > 0, "it was tried no more often than a renewal that waits until the next is due");
+            assertTrue(
+                    whenDue.getCount() > 0,
+                    "it was tried no more often than a renewal that waits until the next is due");
         }
     }
 

@@ -16,10 +16,13 @@ import org.junit.jupiter.api.Test;
 class RealTimePlanTest {
     @Test
     void theExecutorsThatHaveFollowedAQueueAreKnown() {
-        RealTimePlan plan = new RealTimePlan(ReadOptions.parse(Map.of("redis.url", "redis://h", "subscribe", "a,b")));
+        RealTimePlan plan = new RealTimePlan(
+                ReadOptions.parse(Map.of("redis.url", "redis://h", "subscribe", "a,b")));
         plan.endPositions(new PartitionOffset[] {end("1", "a"), end("2", "b")});
         plan.endPositions(new PartitionOffset[] {end("2", "a", "b")});
-        assertEquals(List.of(Set.of("1", "2"), Set.of("2"), Set.of()), List.of(plan.executorsOf("a"), plan.executorsOf("b"), plan.executorsOf("c")));
+        assertEquals(
+                List.of(Set.of("1", "2"), Set.of("2"), Set.of()),
+                List.of(plan.executorsOf("a"), plan.executorsOf("b"), plan.executorsOf("c")));
     }
 
     @Test
@@ -32,13 +35,15 @@ class RealTimePlanTest {
 
     @Test
     void theGapIsTheLongestTimeThatAQueueHadNoReader() {
-        RealTimePlan plan = new RealTimePlan(ReadOptions.parse(Map.of("redis.url", "redis://h", "subscribe", "a,b")));
+        RealTimePlan plan = new RealTimePlan(
+                ReadOptions.parse(Map.of("redis.url", "redis://h", "subscribe", "a,b")));
         plan.endPositions(new PartitionOffset[] {end(100, 200, "a"), end(110, 210, "b")});
         assertNull(plan.gapMs()); // no batch before
         plan.endPositions(new PartitionOffset[] {end(230, 300, "a"), end(250, 310, "b")});
         assertEquals(40, plan.gapMs());
         plan.endPositions(new PartitionOffset[] {end(330, 400, "a"), end(0, 410, "b")});
-        assertEquals(30, plan.gapMs()); // the reader of b found no slot, which is no gap between two readers yet
+        // The reader of b found no slot, which is no gap between two readers yet.
+        assertEquals(30, plan.gapMs());
         plan.endPositions(new PartitionOffset[] {end(401, 500, "a"), end(450, 510, "b")});
         assertEquals(140, plan.gapMs());
         plan.endPositions(new PartitionOffset[] {end(499, 600, "a")});
@@ -53,7 +58,8 @@ class RealTimePlanTest {
         return end("1", fromMs, untilMs, queues);
     }
 
-    private static RealTimeOffset end(String executor, long fromMs, long untilMs, String... queues) {
+    private static RealTimeOffset end(
+            String executor, long fromMs, long untilMs, String... queues) {
         Map<String, Position> ends = new HashMap<>();
         List.of(queues).forEach(queue -> ends.put(queue, new Position("life", 1, "", null, 0)));
         return new RealTimeOffset(ends, executor, fromMs, untilMs);
