@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
-from busmq_spark.arguments import check_path, join_urls
+from busmq_spark.arguments import check_number, check_path, join_urls
 from busmq_spark.environment import misspelt_variables, read_variable
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import LINK_SECRETS, from_keywords, option
@@ -797,8 +798,8 @@ class BusOptions(RedisOptions):
     ``tls_ca`` …
     """
 
-    reply_timeout_ms: int = option(
-        "replyTimeoutMs", integer(10), 10_000, doc="a server that owes a reply for so long is gone"
+    reply_timeout_s: float = option(
+        "replyTimeoutS", float, 10.0, doc="a server that owes a reply for so many seconds is gone"
     )
     federate: str | None = option(
         "federation.url",
@@ -847,6 +848,7 @@ class BusOptions(RedisOptions):
 _KEYWORD_CHECKS: Mapping[str, Callable[[str, object], object]] = {
     **dict.fromkeys(("url", "federate"), join_urls),
     **dict.fromkeys(("tls_ca", "tls_certificate", "tls_key", "federate_tls_ca"), check_path),
+    "reply_timeout_s": partial(check_number, least=0.01, most=WEEK_S, unit="seconds"),
     "federate_secret": _check_secrets,
     "federate_secret_in_url": _check_urls,
 }

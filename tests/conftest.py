@@ -144,7 +144,7 @@ def sentinel_servers() -> Iterator[EmbeddedSentinel]:
     group, or waits until all are well again.
     """
     with EmbeddedSentinel(
-        down_after_ms=4_000
+        down_after_s=4
     ) as group:  # a busy machine may stop any of them for a second, and of those below
         yield group
 
@@ -152,7 +152,7 @@ def sentinel_servers() -> Iterator[EmbeddedSentinel]:
 @pytest.fixture(scope="session")
 def cluster_servers() -> Iterator[EmbeddedCluster]:
     """Six nodes, three of them masters. The same holds."""
-    with EmbeddedCluster(node_timeout_ms=6_000) as group:
+    with EmbeddedCluster(node_timeout_s=6) as group:
         yield group
 
 

@@ -19,6 +19,7 @@ from busmq_spark.embedded import (
 from busmq_spark.errors import ConfigError
 
 NO_NUMBERS: list[Any] = [True, "1", "", None, -1, 1.5, math.nan, math.inf, b"1", [1], object()]
+NO_SECONDS = [each for each in NO_NUMBERS if each != 1.5]
 NO_TEXTS: list[Any] = [True, 1, "", b"x", ["x"], object(), "\ud800"]
 NO_FLAGS: list[Any] = [None, 0, 1, "false", "", b"", []]
 ROWS: list[tuple[str, Callable[[Any], object], list[Any]]] = [
@@ -47,9 +48,9 @@ ROWS: list[tuple[str, Callable[[Any], object], list[Any]]] = [
     ("replicas", EmbeddedSentinel, NO_NUMBERS),
     ("sentinels", lambda v: EmbeddedSentinel(1, v), [*NO_NUMBERS, 0]),
     ("name", lambda v: EmbeddedSentinel(name=v), [*NO_TEXTS, None]),
-    ("down_after_ms", lambda v: EmbeddedSentinel(down_after_ms=v), [*NO_NUMBERS, 0]),
+    ("down_after_s", lambda v: EmbeddedSentinel(down_after_s=v), [*NO_SECONDS, 0]),
     ("masters", EmbeddedCluster, [*NO_NUMBERS, 0]),
-    ("node_timeout_ms", lambda v: EmbeddedCluster(node_timeout_ms=v), [*NO_NUMBERS, 0]),
+    ("node_timeout_s", lambda v: EmbeddedCluster(node_timeout_s=v), [*NO_SECONDS, 0]),
 ]
 
 

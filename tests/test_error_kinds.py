@@ -17,7 +17,7 @@ LOST = [
     RedisWritesPaused(url="redis://h", reason="NOREPLICAS"),
 ]
 LATE = [
-    RequestTimeout(service="s", timeout_ms=20),
+    RequestTimeout(service="s", timeout_s=0.02),
     JobWaitTimeout(job="1", queue="q", missing="g", timeout_s=1, jobs=["1"]),
     WorkTimeout(what="job 1", group="g", queue="q", timeout_s=1),
     OutboxNotDrained(path="p", waiting=1, why=""),

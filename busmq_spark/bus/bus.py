@@ -16,9 +16,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import wraps
+from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    Never,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from busmq_spark.bus.base_persisted_object import (
     DEFAULT_OBJECT_TTL_S,
@@ -64,6 +79,7 @@ DETACH_TIMEOUT_S = 2.0
 """Longest wait for an object to detach when its bus is left."""
 DETACH_ALL_TIMEOUT_S = 10.0
 """Longest wait for all of them; after that each gets one more moment."""
+P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
@@ -76,12 +92,35 @@ class QueueKeywords(TypedDict, total=False):
     overflow: str | None
 
 
+def _synchronous(settings: Callable[Concatenate[Bus, P], None]) -> Callable[P, SyncBus]:
+    @wraps(settings)
+    def make(*args: P.args, **given: P.kwargs) -> SyncBus:
+        from busmq_spark.bus.sync import SyncBus
+
+        make_bus: Any = Bus
+        return SyncBus(make_bus(*args, **given))
+
+    return make
+
+
 class Bus(EventRoutingMixin, Emitter):
     """A bus on the Redis servers of ``url`` (one, a comma list or a list, in the same order as
     every peer; default BUSMQ_REDIS_URL).
 
-    ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``,
-    ``tls_ca`` …
+    - ``layout``: ``direct`` (independent servers), ``sentinel`` or ``cluster``; ``master`` is the
+      name under which sentinels watch the servers.
+    - ``user``, ``password``: of each server whose URL has none.
+    - ``tls_ca``, ``tls_certificate``, ``tls_key``: paths of PEM files; ``tls_check_hostname``:
+      whether the certificate must name the host.
+    - ``require_no_eviction``: refuse a Redis that may evict keys.
+    - ``reply_timeout_s``: a server that owes a reply for so many seconds is gone.
+    - ``federate``: URLs of federation servers; ``federate_secret``: their secret, or a dictionary
+      from URL to secret; ``federate_secret_in_url``: True, or the URLs of npm servers, which read
+      it there only; ``federate_tls_ca``: as ``tls_ca``; ``federate_compression``: for slow links;
+      ``federate_sockets``: web sockets kept open to each server.
+
+    It is used inside ``async with``, or between ``await bus.start()`` and ``await bus.aclose()``.
+
     Events: ``online`` when all servers and all subscriptions are there (again), ``offline(error)``
     when the last server is gone or refuses us (None: the bus is left), ``error(error)`` when one of
     several is; ``federating(url)`` when the announcements of a federation server are listened to
@@ -93,9 +132,34 @@ class Bus(EventRoutingMixin, Emitter):
 
     events = ("online", "offline", "error", "federating")
 
-    def __init__(self, url: str | Sequence[str] | None = None, **settings: Any) -> None:
+    def __init__(  # noqa: PLR0913  # the settings by name, each with a default that serves
+        self,
+        /,
+        url: str | Sequence[str] | None = None,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        layout: Literal["direct", "sentinel", "cluster"] = "direct",
+        master: str = "mymaster",
+        tls_ca: str | PathLike[str] | None = None,
+        tls_certificate: str | PathLike[str] | None = None,
+        tls_key: str | PathLike[str] | None = None,
+        tls_check_hostname: bool = True,
+        require_no_eviction: bool = False,
+        reply_timeout_s: float = 10.0,
+        federate: str | Sequence[str] | None = None,
+        federate_secret: str | Mapping[str, str] | None = None,
+        federate_secret_in_url: bool | Collection[str] = False,
+        federate_tls_ca: str | PathLike[str] | None = None,
+        federate_compression: bool = False,
+        federate_sockets: int = 2,
+        **unknown: Never,
+    ) -> None:
+        given = {**locals(), **unknown}
         super().__init__(self.spawn)
-        self.options = bus_options({"url": url, **settings})
+        self.options = bus_options(
+            {name: given[name] for name in given.keys() - {"self", "unknown", "__class__"}}
+        )
         self.token = my_token()
         """Names this bus in leases."""
         self.has_redis = url is not None or self.options.federate is None
@@ -104,6 +168,8 @@ class Bus(EventRoutingMixin, Emitter):
         self._links: FederationLinks | None = None
         self._group: asyncio.TaskGroup | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._life: tuple[asyncio.Task[None], asyncio.Event] | None = None
+        """Of a bus that was started: the task that is inside it, and what lets it leave."""
         self._pid = 0
         """The process that entered the bus."""
         self._objects: dict[Any, None] = {}
@@ -116,14 +182,52 @@ class Bus(EventRoutingMixin, Emitter):
         """Queues for which the warning about a short ttl was logged."""
         self.keep_alive = TtlKeepAlive(self)
 
-    @classmethod
-    def sync(cls, url: str | Sequence[str] | None = None, **settings: Any) -> SyncBus:
-        """Return a bus that works without a loop, for notebooks and scripts:
-        ``with Bus.sync(...) as bus``; see sync.py.
-        """
-        from busmq_spark.bus.sync import SyncBus
+    sync = staticmethod(_synchronous(__init__))
+    """Return a bus with the same settings that works without a loop, for notebooks and scripts:
+    ``with Bus.sync(...) as bus``; see sync.py.
+    """
 
-        return SyncBus(cls(url, **settings))
+    async def start(self) -> Self:
+        """Connect, as ``async with`` does, and return the bus: ``aclose`` ends it.
+
+        What ends the bus meanwhile, such as a password that no longer counts, is raised by
+        ``aclose``, and cancels nobody. Raises what connecting raises.
+        """
+        entered, leave = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+        async def live() -> None:
+            async with self:
+                entered.set_result(None)
+                await leave.wait()
+
+        life = asyncio.create_task(live(), name="busmq: a bus that was started")
+        try:
+            await asyncio.wait([life, entered], return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            life.cancel()
+            raise
+        if not entered.done():
+            await life  # raises what entering has raised
+        self._life = life, leave
+        return self
+
+    async def aclose(self) -> None:
+        """Leave a bus that was started: detach every object, end every task, close every
+        connection. No error when it is closed, or was started by the parent process.
+
+        Raises what has ended the bus, if something has.
+        """
+        life, self._life = self._life, None
+        if self._pid in (0, os.getpid()) and life is not None:
+            life[1].set()
+            await life[0]
+        elif self._pid == os.getpid() and self._group is not None:
+            raise StateError(
+                event="close",
+                what="the bus",
+                state="open for a block",
+                remedy="Leave its 'async with', or open it with start()",
+            )
 
     async def __aenter__(self) -> Self:
         """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong
@@ -426,7 +530,7 @@ class Bus(EventRoutingMixin, Emitter):
         servers = RedisServerLinks(
             redis_layout(self.options),
             self._on_connection_change,
-            self.options.reply_timeout_ms / 1000,
+            self.options.reply_timeout_s,
         )
         try:
             self._servers = servers

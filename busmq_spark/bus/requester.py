@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.arguments import check_number
 from busmq_spark.bus.consume_retry import next_message_with_retries
 from busmq_spark.bus.server_clock import ServerClock
-from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTimeout, StateError
+from busmq_spark.errors import BusError, RequestFailed, RequestTimeout, StateError
 from busmq_spark.objects.service import (
     ABSENT,
     ServiceReply,
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
     from busmq_spark.bus.service import Service
 
 log = logging.getLogger("busmq_spark")
+MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 7 * 86_400
+"""Shortest and longest wait for a reply."""
 
 
 class Requester:
     """Connected from ``start`` to ``stop``."""
 
-    def __init__(self, service: Service, timeout_ms: int) -> None:
-        self._service, self._timeout_ms = service, _check_timeout(timeout_ms)
+    def __init__(self, service: Service, timeout_s: float) -> None:
+        self._service, self._timeout_s = service, _check_timeout(timeout_s)
         self._token = new_token()
         self._requests = service.bus.queue(service_queue(service.name))
         self._replies = service.bus.queue(reply_queue(service.name, self._token))
@@ -61,8 +64,8 @@ class Requester:
         )
         self.active = True
 
-    async def stop(self, grace_ms: int) -> None:
-        """Take no more requests, wait for the replies to those under way, at most ``grace_ms``;
+    async def stop(self, grace_s: float) -> None:
+        """Take no more requests, wait for the replies to those under way, at most ``grace_s``;
         after that their callers get a StateError.
         """
         self.active = False
@@ -70,7 +73,7 @@ class Requester:
             stack.push_async_callback(self._requests.detach)
             stack.push_async_callback(self._end_reading)
             try:
-                async with asyncio.timeout(grace_ms / 1000):
+                async with asyncio.timeout(grace_s):
                     while self._waiting:
                         self._settled.clear()
                         await self._settled.wait()
@@ -84,24 +87,24 @@ class Requester:
                 for waiting in self._waiting.values():
                     waiting.end(self._closed_error("wait for a reply of"))
 
-    async def send(self, data: Any, timeout_ms: int | None) -> None:
+    async def send(self, data: Any, timeout_s: float | None) -> None:
         """Returns when the request is stored. There is no reply to it."""
-        timeout_ms = self._timeout_ms if timeout_ms is None else _check_timeout(timeout_ms)
+        timeout_s = self._timeout_s if timeout_s is None else _check_timeout(timeout_s)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._push(data, self._new_id(), None, timeout_ms)
+            async with asyncio.timeout(timeout_s):
+                await self._push(data, self._new_id(), None, timeout_s)
         except TimeoutError:
-            raise self._timeout_error(timeout_ms) from None
+            raise self._timeout_error(timeout_s) from None
 
-    async def request(self, data: Any, timeout_ms: int | None) -> Any:
+    async def request(self, data: Any, timeout_s: float | None) -> Any:
         """The first reply of any kind."""
-        async with self._send_request(data, timeout_ms) as waiting:
+        async with self._send_request(data, timeout_s) as waiting:
             reply = self._reply_value(await waiting.next())
             return None if reply is ABSENT else reply
 
-    async def stream(self, data: Any, timeout_ms: int | None) -> AsyncGenerator[Any, None]:
+    async def stream(self, data: Any, timeout_s: float | None) -> AsyncGenerator[Any, None]:
         """Every reply that has a value, until the last."""
-        async with self._send_request(data, timeout_ms) as waiting:
+        async with self._send_request(data, timeout_s) as waiting:
             partial = True
             while partial:
                 frame = await waiting.next()
@@ -111,26 +114,26 @@ class Requester:
 
     @asynccontextmanager
     async def _send_request(
-        self, data: Any, timeout_ms: int | None
+        self, data: Any, timeout_s: float | None
     ) -> AsyncIterator[PendingRequest]:
         """Send a request; its replies come in while the block runs."""
-        timeout_ms = self._timeout_ms if timeout_ms is None else _check_timeout(timeout_ms)
+        timeout_s = self._timeout_s if timeout_s is None else _check_timeout(timeout_s)
         req_id = self._new_id()
-        waiting = self._waiting[req_id] = PendingRequest(timeout_ms / 1000)
+        waiting = self._waiting[req_id] = PendingRequest(timeout_s)
         try:
             async with asyncio.timeout_at(waiting.deadline):
-                await self._push(data, req_id, self._replies.name, timeout_ms)
+                await self._push(data, req_id, self._replies.name, timeout_s)
             yield waiting
         except TimeoutError:
-            raise self._timeout_error(timeout_ms) from None
+            raise self._timeout_error(timeout_s) from None
         finally:
             del self._waiting[req_id]
             self._settled.set()
 
-    async def _push(self, data: Any, req_id: str, reply_to: str | None, timeout_ms: int) -> None:
+    async def _push(self, data: Any, req_id: str, reply_to: str | None, timeout_s: float) -> None:
         if not self.active:
             raise self._closed_error("send to")
-        expires_ms = int(await self._clock.now_ms()) + timeout_ms
+        expires_ms = int(await self._clock.now_ms() + timeout_s * 1000)
         try:
             await self._requests.push(ServiceRequest(data, req_id, reply_to, expires_ms).encode())
         except StateError:
@@ -173,8 +176,8 @@ class Requester:
     def _new_id(self) -> str:
         return f"{self._token}.{next(self._numbers)}"
 
-    def _timeout_error(self, timeout_ms: int) -> RequestTimeout:
-        return RequestTimeout(service=self._service.name, timeout_ms=timeout_ms)
+    def _timeout_error(self, timeout_s: float) -> RequestTimeout:
+        return RequestTimeout(service=self._service.name, timeout_s=timeout_s)
 
     def _closed_error(self, event: str) -> StateError:
         return StateError(
@@ -217,7 +220,5 @@ class PendingRequest:
         return self._frames.popleft()
 
 
-def _check_timeout(timeout_ms: int) -> int:
-    if timeout_ms < 1:
-        raise ConfigError(reason=f"timeout_ms is {timeout_ms}; expected at least 1")
-    return timeout_ms
+def _check_timeout(timeout_s: float) -> float:
+    return check_number("timeout_s", timeout_s, MIN_TIMEOUT_S, MAX_TIMEOUT_S, "seconds")

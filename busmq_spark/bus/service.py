@@ -18,9 +18,10 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from busmq_spark.arguments import check_number
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.requester import Requester
+from busmq_spark.bus.requester import MAX_TIMEOUT_S, Requester
 from busmq_spark.bus.service_provider import ServeKeywords, ServeOptions, ServiceProvider
 from busmq_spark.errors import StateError
 from busmq_spark.errors.foreign import error_text, exc_info
@@ -106,27 +107,27 @@ class Service(Emitter):
 
     # -- asking ------------------------------------------------------------------------------------
 
-    def connect(self, *, timeout_ms: int = 1000, ttl_s: int = 30) -> Coroutine[Any, Any, None]:
-        """Prepare for requests, which wait ``timeout_ms`` for a reply unless they say otherwise.
+    def connect(self, *, timeout_s: float = 1, ttl_s: int = 30) -> Coroutine[Any, Any, None]:
+        """Prepare for requests, which wait ``timeout_s`` for a reply unless they say otherwise.
 
         Requests made before this has ended wait for it.
         """
-        return self.early.begin(lambda: self._connect(timeout_ms, ttl_s))
+        return self.early.begin(lambda: self._connect(timeout_s, ttl_s))
 
-    async def _connect(self, timeout_ms: int, ttl_s: int) -> None:
-        requester = Requester(self, timeout_ms)
+    async def _connect(self, timeout_s: float, ttl_s: int) -> None:
+        requester = Requester(self, timeout_s)
         await self._start_side(requester, lambda: requester.start(ttl_s))
         self._emit("connected")
 
-    async def request(self, data: Any, *, timeout_ms: int | None = None) -> Any:
+    async def request(self, data: Any, *, timeout_s: float | None = None) -> Any:
         """The reply of one provider; if it answers in parts, the first part.
 
         Raises RequestTimeout when there is none in time (the provider may have done its work all
         the same), RequestFailed with ``details["error"]`` when the provider answers with an error.
         """
-        return await (await self._connected_requester()).request(data, timeout_ms)
+        return await (await self._connected_requester()).request(data, timeout_s)
 
-    def stream(self, data: Any, *, timeout_ms: int | None = None) -> AsyncGenerator[Any, None]:
+    def stream(self, data: Any, *, timeout_s: float | None = None) -> AsyncGenerator[Any, None]:
         """The replies of one provider as they come: ``async for part in service.stream(data)``. The
         timeout begins anew with each.
 
@@ -134,39 +135,40 @@ class Service(Emitter):
         wait in memory. Raises as ``request`` does.
         """
         if self._side is None and self.early.opening:
-            return self._stream_when_connected(data, timeout_ms)
-        return self._requester().stream(data, timeout_ms)
+            return self._stream_when_connected(data, timeout_s)
+        return self._requester().stream(data, timeout_s)
 
     async def _stream_when_connected(
         self,
         data: Any,
-        timeout_ms: int | None,
+        timeout_s: float | None,
     ) -> AsyncGenerator[Any, None]:
-        async with aclosing((await self._connected_requester()).stream(data, timeout_ms)) as parts:
+        async with aclosing((await self._connected_requester()).stream(data, timeout_s)) as parts:
             async for part in parts:
                 yield part
 
-    async def send(self, data: Any, *, timeout_ms: int | None = None) -> None:
+    async def send(self, data: Any, *, timeout_s: float | None = None) -> None:
         """A request without a reply; returns when it is stored. Providers drop it if they find it
-        only after ``timeout_ms``.
+        only after ``timeout_s``.
         """
-        await (await self._connected_requester()).send(data, timeout_ms)
+        await (await self._connected_requester()).send(data, timeout_s)
 
     # -- ending ------------------------------------------------------------------------------------
 
-    async def disconnect(self, *, grace_ms: int = 0) -> None:
-        """Begin nothing new, wait until nothing is in flight but no longer than ``grace_ms``, then
+    async def disconnect(self, *, grace_s: float = 0) -> None:
+        """Begin nothing new, wait until nothing is in flight but no longer than ``grace_s``, then
         detach; no error when not connected.
 
         Handlers that need longer are cancelled, and their requesters time out; requests that need
         longer raise StateError.
         """
+        check_number("grace_s", grace_s, 0, MAX_TIMEOUT_S, "seconds")
         await self.early.let_begin()
         async with self._lock:
             if self._side is None:
                 return
             try:
-                await self._side.stop(grace_ms)
+                await self._side.stop(grace_s)
             finally:
                 self._side = None
                 self.bus.release(self)

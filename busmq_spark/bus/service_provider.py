@@ -98,8 +98,8 @@ class ServiceProvider:
             spawn(self._replies.sweep(), f"leaving idle reply queues of {name}"),
         ]
 
-    async def stop(self, grace_ms: int) -> None:
-        """Take no more requests, let the handlers end within ``grace_ms``, cancel the rest,
+    async def stop(self, grace_s: float) -> None:
+        """Take no more requests, let the handlers end within ``grace_s``, cancel the rest,
         detach.
         """
         me = asyncio.current_task()  # a handler may ask for it: it is not waited for
@@ -109,7 +109,7 @@ class ServiceProvider:
             stack.push_async_callback(self._cancel_all_except, me)
             await self._requests.stop()
             if handlers := self._running - {me}:
-                await asyncio.wait(handlers, timeout=grace_ms / 1000)
+                await asyncio.wait(handlers, timeout=grace_s)
 
     async def _cancel_all_except(self, me: asyncio.Task[Any] | None) -> None:
         self._cancelling = True

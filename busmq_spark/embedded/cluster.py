@@ -7,8 +7,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from busmq_spark.arguments import check_whole
+from busmq_spark.arguments import check_number, check_whole
 from busmq_spark.embedded.server_set import (
+    MAX_TIMEOUT_S,
     EmbeddedServerSet,
     is_master,
     is_replica_in_sync,
@@ -31,7 +32,7 @@ class EmbeddedCluster(EmbeddedServerSet):
     """``masters`` × (1 + ``replicas``) nodes; the slots are spread evenly over the first
     ``masters`` of ``nodes``.
 
-    A fail-over takes about ``node_timeout_ms`` plus two seconds.
+    A fail-over takes about ``node_timeout_s`` plus two seconds.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class EmbeddedCluster(EmbeddedServerSet):
         masters: int = 3,
         replicas: int = 1,
         *,
-        node_timeout_ms: int = 2_000,
+        node_timeout_s: float = 2,
         password: str | None = None,
         aof: bool = False,
         settings: Mapping[str, str] = MappingProxyType({}),
@@ -47,11 +48,11 @@ class EmbeddedCluster(EmbeddedServerSet):
         super().__init__(password=password, aof=aof, settings=settings)
         check_whole("masters", masters, 1)
         check_whole("replicas", replicas)
-        check_whole("node_timeout_ms", node_timeout_ms, 1)
-        self._master_count, self._replica_count, self._node_timeout_ms = (
+        check_number("node_timeout_s", node_timeout_s, 0.001, MAX_TIMEOUT_S, "seconds")
+        self._master_count, self._replica_count, self._node_timeout_s = (
             masters,
             replicas,
-            node_timeout_ms,
+            node_timeout_s,
         )
         self.nodes: list[EmbeddedRedis] = []
 
@@ -148,7 +149,7 @@ class EmbeddedCluster(EmbeddedServerSet):
     def _cluster_settings(self) -> dict[str, str]:
         return {
             "cluster-enabled": "yes",
-            "cluster-node-timeout": str(self._node_timeout_ms),
+            "cluster-node-timeout": str(round(self._node_timeout_s * 1000)),
             # With so short a timeout a busy machine would rule every replica out
             "cluster-replica-validity-factor": "0",
             "repl-diskless-sync-delay": "0",

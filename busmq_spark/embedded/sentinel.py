@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from busmq_spark.arguments import check_text, check_whole
+from busmq_spark.arguments import check_number, check_text, check_whole
 from busmq_spark.embedded.server import EmbeddedRedis, quote_for_conf
 from busmq_spark.embedded.server_set import (
+    MAX_TIMEOUT_S,
     EmbeddedServerSet,
     is_master,
     is_replica_in_sync,
@@ -37,8 +38,8 @@ class EmbeddedSentinel(EmbeddedServerSet):
         sentinels: int = 3,
         name: str = "mymaster",
         *,
-        down_after_ms: int = 500,
-        failover_timeout_ms: int = 3_000,
+        down_after_s: float = 0.5,
+        failover_timeout_s: float = 3,
         password: str | None = None,
         aof: bool = False,
         settings: Mapping[str, str] = MappingProxyType({}),
@@ -46,14 +47,14 @@ class EmbeddedSentinel(EmbeddedServerSet):
         super().__init__(password=password, aof=aof, settings=settings)
         self.name = check_text("name", name)
         check_whole("replicas", replicas)
-        for number, value in (
-            ("sentinels", sentinels),
-            ("down_after_ms", down_after_ms),
-            ("failover_timeout_ms", failover_timeout_ms),
+        check_whole("sentinels", sentinels, 1)
+        for duration, value in (
+            ("down_after_s", down_after_s),
+            ("failover_timeout_s", failover_timeout_s),
         ):
-            check_whole(number, value, 1)
+            check_number(duration, value, 0.001, MAX_TIMEOUT_S, "seconds")
         self._replica_count, self._sentinel_count = replicas, sentinels
-        self._down_after_ms, self._failover_timeout_ms = down_after_ms, failover_timeout_ms
+        self._down_after_s, self._failover_timeout_s = down_after_s, failover_timeout_s
         self.servers: list[EmbeddedRedis] = []
         self.sentinels: list[EmbeddedRedis] = []
 
@@ -135,8 +136,8 @@ class EmbeddedSentinel(EmbeddedServerSet):
         )
         return {
             f"sentinel monitor {self.name}": f"127.0.0.1 {port} {self._sentinel_count // 2 + 1}",
-            f"sentinel down-after-milliseconds {self.name}": str(self._down_after_ms),
-            f"sentinel failover-timeout {self.name}": str(self._failover_timeout_ms),
+            f"sentinel down-after-milliseconds {self.name}": str(round(self._down_after_s * 1000)),
+            f"sentinel failover-timeout {self.name}": str(round(self._failover_timeout_s * 1000)),
             **login,
         }
 

@@ -16,6 +16,9 @@ from busmq_spark.errors import ConfigError, LinkLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+MAX_TIMEOUT_S = 86_400.0
+"""Longest time-out of a server that can be asked for."""
+
 
 class EmbeddedServerSet:
     """The part that all sets of servers share. A subclass fills ``_start_servers``; when that

@@ -292,8 +292,8 @@ class RequestTimeout(BusError, TimeoutError):
     code = "BUSMQ_REQUEST_TIMEOUT"
     retriable = True
     template = (
-        "service {service!r}: no answer within {timeout_ms} ms. Is a provider serving? A longer"
-        " timeout_ms waits longer"
+        "service {service!r}: no answer within {timeout_s} s. Is a provider serving? A longer"
+        " timeout_s waits longer"
     )
 
 

@@ -115,7 +115,7 @@ async def test_requests_after_connect_are_answered(open_bus: OpenBus, fresh: Fre
     async with open_bus() as bus, bus.service(name := fresh()) as provider:
         await provider.serve(str.upper)
         service = bus.service(name)
-        connecting = asyncio.ensure_future(service.connect(timeout_ms=20_000))
+        connecting = asyncio.ensure_future(service.connect(timeout_s=20))
         await service.send("unheard")
         assert await service.request("a") == "A"
         assert [part async for part in service.stream("b")] == ["B"]

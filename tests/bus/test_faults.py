@@ -23,7 +23,7 @@ from tests.moves import Move
 
 pytestmark = pytest.mark.fault
 both = pytest.mark.parametrize("reliable", [False, True], ids=["unreliable", "reliable"])
-QUICK = 3000
+QUICK_S = 3
 """A reply that takes longer, in ms, means that the server is gone: less than usual, and more than a
 busy machine keeps anybody waiting.
 """
@@ -138,7 +138,7 @@ async def test_late_packets_of_a_link_that_went_silent_do_no_harm(
 
 async def go_silent(redis_server: EmbeddedRedis, name: str, reliable: bool) -> None:
     with Proxy(redis_server.port) as proxy:
-        there = Bus(proxy.url, reply_timeout_ms=QUICK)
+        there = Bus(proxy.url, reply_timeout_s=QUICK_S)
         offline: list[BusError | None] = []
         there.on("offline", offline.append)
         async with Traffic(Bus(redis_server.url), there, name, reliable=reliable) as traffic:
@@ -163,7 +163,7 @@ async def test_a_producer_whose_link_goes_silent_learns_it_and_pushes_on(
 async def learn_of_silence(redis_server: EmbeddedRedis, name: str, reliable: bool) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Traffic(
-            Bus(proxy.url, reply_timeout_ms=QUICK), Bus(redis_server.url), name, reliable=reliable
+            Bus(proxy.url, reply_timeout_s=QUICK_S), Bus(redis_server.url), name, reliable=reliable
         ) as traffic:
             gate = proxy.hold(lambda command: command.name == "push", reply=True)
             await until(lambda: traffic.doubtful)

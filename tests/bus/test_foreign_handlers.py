@@ -201,7 +201,7 @@ async def test_a_service_answers_whatever_its_handler_raises(
     name = fresh("svc")
     async with Bus(redis_url) as bus, bus.service(name) as provider, bus.service(name) as service:
         await provider.serve(answer, send_stack=True)
-        await service.connect(timeout_ms=int(UNTIL_S * 1000))
+        await service.connect(timeout_s=UNTIL_S)
         with pytest.raises(RequestFailed):
             await service.request(True)
         assert await service.request(False) == "well"
@@ -224,7 +224,7 @@ async def test_a_generator_of_parts_is_closed_whatever_happens(
     name = fresh("svc")
     async with Bus(redis_url) as bus, bus.service(name) as provider, bus.service(name) as service:
         await provider.serve(lambda kind: parts({"set": {1, 2}, "deep": deep()}[kind]))
-        await service.connect(timeout_ms=int(UNTIL_S * 1000))
+        await service.connect(timeout_s=UNTIL_S)
         for count, kind in enumerate(("set", "deep"), 1):
             with pytest.raises(RequestFailed):
                 assert [part async for part in service.stream(kind)]

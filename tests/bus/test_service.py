@@ -27,8 +27,8 @@ from busmq_spark.queue.keys import service_queue
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 
-LONG_MS = 20_000
-SOON_MS = 2500
+LONG_S = 20
+SOON_S = 2.5
 """For a request that is to time out, but not before a provider has received it: an expired one is
 dropped.
 """
@@ -41,7 +41,7 @@ async def pair(
     """The connected end of a service whose other end serves."""
     async with bus.service(name) as provider, bus.service(name) as requester:
         await provider.serve(handler, **options)
-        await requester.connect(timeout_ms=LONG_MS)
+        await requester.connect(timeout_s=LONG_S)
         yield requester
 
 
@@ -49,7 +49,7 @@ async def pair(
 async def stage(bus: Bus, name: str) -> AsyncIterator[tuple[Service, Queue]]:
     """A connected end and the queue on which its requests are found: the test itself provides."""
     async with bus.service(name) as requester, bus.queue(service_queue(name)) as requests:
-        await requester.connect(timeout_ms=LONG_MS)
+        await requester.connect(timeout_s=LONG_S)
         yield requester, requests
 
 
@@ -137,11 +137,11 @@ async def test_a_request_without_a_provider_is_a_timeout_that_says_so(
     open_bus: OpenBus, fresh: Fresh
 ) -> None:
     async with open_bus() as bus, bus.service(fresh("svc")) as service:
-        await service.connect(timeout_ms=30)
-        with pytest.raises(RequestTimeout, match=r"within 30 ms\. Is a provider serving"):
+        await service.connect(timeout_s=0.03)
+        with pytest.raises(RequestTimeout, match=r"within 0.03 s\. Is a provider serving"):
             await service.request(1)
         with pytest.raises(RequestTimeout, match="within 20 ms"):
-            await service.request(1, timeout_ms=20)
+            await service.request(1, timeout_s=0.02)
         with pytest.raises(RequestTimeout):
             await anext(service.stream(1))
 
@@ -268,7 +268,7 @@ async def test_a_stream_that_is_left_early_leaves_nothing_behind(
         parts = service.stream(None)
         assert await anext(parts) == 0
         await parts.aclose()
-        await service.disconnect(grace_ms=LONG_MS)  # would wait for a request that is still open
+        await service.disconnect(grace_s=LONG_S)  # would wait for a request that is still open
 
 
 async def test_a_request_without_reply_names_no_reply_queue_and_gets_none(
@@ -289,7 +289,7 @@ async def test_requests_that_came_before_the_provider_are_served(
         bus.service(name := fresh("svc")) as service,
         bus.service(name) as provider,
     ):
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         asked = [asyncio.ensure_future(service.request(n)) for n in range(3)]
         async with bus.queue(service_queue(name)) as requests:
             assert len([message async for message in requests.consume(remove=False, max=3)]) == 3
@@ -302,14 +302,14 @@ async def test_disconnecting_waits_for_replies_and_fails_the_requests_that_are_l
 ) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
         asked = asyncio.ensure_future(service.request(1))
-        leaving = asyncio.ensure_future(service.disconnect(grace_ms=LONG_MS))
+        leaving = asyncio.ensure_future(service.disconnect(grace_s=LONG_S))
         await answer(bus, requests, {"reply": "in time"})
         assert await asked == "in time"
         await leaving
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         asked = asyncio.ensure_future(service.request(2))
         await asyncio.sleep(0)
-        await service.disconnect(grace_ms=1)
+        await service.disconnect(grace_s=0.001)
         with pytest.raises(StateError, match="disconnected"):
             await asked
 
@@ -328,7 +328,7 @@ async def test_a_request_whose_end_disconnects_while_it_reads_the_clock_fails_as
         monkeypatch.setattr(ServerClock, "now_ms", now_ms)
         asked = asyncio.ensure_future(service.request(1))
         await reading.wait()
-        await service.disconnect(grace_ms=1)
+        await service.disconnect(grace_s=0.001)
         left.set()
         with pytest.raises(StateError, match="disconnected"):
             await asked
@@ -350,7 +350,7 @@ async def test_each_end_has_its_events_and_its_state(open_bus: OpenBus, fresh: F
             False,
             True,
         )
-        await requester.request(7, timeout_ms=LONG_MS)
+        await requester.request(7, timeout_s=LONG_S)
         await requester.disconnect()
         await requester.disconnect()
     assert not provider.serving
@@ -369,8 +369,8 @@ async def test_calls_that_make_no_sense_are_refused(open_bus: OpenBus, fresh: Fr
             await service.connect()
         with pytest.raises(StateError, match="serving or connected already"):
             await service.serve(print)
-        with pytest.raises(ConfigError, match="timeout_ms is 0"):
-            await service.request(1, timeout_ms=0)
+        with pytest.raises(ConfigError, match="timeout_s is 0"):
+            await service.request(1, timeout_s=0)
         with pytest.raises(MessageRefused):
             await service.request(b"bytes")
         await service.disconnect()

@@ -8,7 +8,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import RedisFull
 from busmq_spark.queue.keys import service_queue
-from tests.bus.test_service import LONG_MS, pair
+from tests.bus.test_service import LONG_S, pair
 from tests.bus.test_service_provider import Gate
 from tests.bus.tools import UNTIL_S
 from tests.support import wait_until
@@ -22,9 +22,7 @@ async def test_after_redis_came_back_without_data_requests_are_answered_as_befor
             await asyncio.to_thread(
                 wait_until, lambda: len(server.command("PUBSUB", "CHANNELS", "*service:svc*")) == 2
             )
-            async with asyncio.timeout(
-                LONG_MS / 1000
-            ):  # less than it takes to look without having heard
+            async with asyncio.timeout(LONG_S):  # less than it takes to look without having heard
                 assert await service.request("after") == "after"
                 assert await service.request("again") == "again"
 
@@ -39,7 +37,7 @@ async def test_a_redis_out_of_memory_ends_no_provider() -> None:
             reported: list[Exception] = []
             provider.on("error", reported.append)
             gate = Gate()
-            await service.connect(timeout_ms=LONG_MS)
+            await service.connect(timeout_s=LONG_S)
             await provider.serve(gate, concurrency=1)
             await service.send("first")
             await gate.entered(1)

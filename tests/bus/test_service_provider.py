@@ -26,7 +26,7 @@ from busmq_spark.objects.service import ServiceRequest
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.keys import QueueKeys, service_queue
 from tests.bus.conftest import OpenBus
-from tests.bus.test_service import LONG_MS, answer, end_time_of_requests, pair
+from tests.bus.test_service import LONG_S, answer, end_time_of_requests, pair
 from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
 from tests.stored import read_at
@@ -130,7 +130,7 @@ async def test_what_cannot_be_understood_does_not_count_towards_max(
         await requests.push("notjson")
         await requests.push(ServiceRequest(0, expires_ms=1).encode())
         async with bus.service(name) as provider, bus.service(name) as service:
-            await service.connect(timeout_ms=LONG_MS)
+            await service.connect(timeout_s=LONG_S)
             await provider.serve(lambda data: data, max=2)
             assert await asyncio.gather(service.request(1), service.request(2)) == [1, 2]
             await service.send(3)
@@ -174,7 +174,7 @@ async def test_several_providers_share_what_comes(open_bus: OpenBus, fresh: Fres
         providers = [bus.service(name) for _ in gates]
         for provider, gate in zip(providers, gates, strict=True):
             await provider.serve(gate, concurrency=2)
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         asked = [asyncio.ensure_future(service.request(n)) for n in range(6)]
         for gate in gates:
             await gate.entered(2)
@@ -248,7 +248,7 @@ async def test_what_a_handler_does_wrong_reaches_the_requester_and_the_event(
     ):
         provider.on("error", errors.append)
         await provider.serve(handler)
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         with pytest.raises(RequestFailed, match="CancelledError"):
             await service.request("cancelled")
         with pytest.raises(RequestFailed, match="is not JSON serializable"):
@@ -342,10 +342,10 @@ async def test_disconnecting_lets_handlers_end_and_takes_nothing_new(
     ):
         await provider.serve(gate)
         provider._side._requests.once("consuming", lambda _: stopped.set())
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         asked = asyncio.ensure_future(service.request("under way"))
         await gate.entered(1)
-        leaving = asyncio.ensure_future(provider.disconnect(grace_ms=LONG_MS))
+        leaving = asyncio.ensure_future(provider.disconnect(grace_s=LONG_S))
         await stopped.wait()
         await service.send("afterwards")
         gate.opened.set()
@@ -380,10 +380,10 @@ async def test_a_streamed_reply_does_not_keep_a_provider_from_leaving(
         bus.service(name) as service,
     ):
         await provider.serve(handler)
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         assert [part async for part in service.stream(1)] == [1]
         async with asyncio.timeout(UNTIL_S):  # Q15: npm busmq waits for all of the grace period
-            await provider.disconnect(grace_ms=100 * LONG_MS)
+            await provider.disconnect(grace_s=0.1 * LONG_S)
 
 
 async def test_after_the_grace_period_handlers_are_cancelled_and_their_requesters_time_out(
@@ -396,10 +396,10 @@ async def test_after_the_grace_period_handlers_are_cancelled_and_their_requester
         bus.service(name) as service,
     ):
         await provider.serve(gate)
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         asked = asyncio.ensure_future(service.request(1))
         await gate.entered(1)
-        await provider.disconnect(grace_ms=1)
+        await provider.disconnect(grace_s=0.001)
         assert gate.cancelled == 1
         async with bus.queue(service_queue(name)) as requests:
             another = asyncio.ensure_future(service.request(2))
@@ -418,11 +418,11 @@ async def test_a_handler_may_disconnect_its_own_service(open_bus: OpenBus, fresh
     ):
 
         async def handler(data: Any) -> Any:
-            await provider.disconnect(grace_ms=LONG_MS)
+            await provider.disconnect(grace_s=LONG_S)
             return data
 
         await provider.serve(handler)
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         assert await service.request("bye") == "bye"
         assert not provider.serving
 
@@ -435,7 +435,7 @@ async def test_leaving_the_bus_ends_handlers_and_leaves_no_task(
     async with open_bus() as bus:
         provider, service = bus.service(name := fresh("svc")), bus.service(name)
         await provider.serve(gate)
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         asked = asyncio.ensure_future(service.request(1))
         await gate.entered(1)
     with pytest.raises((StateError, BusError)):

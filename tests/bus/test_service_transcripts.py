@@ -25,7 +25,7 @@ from busmq_spark.queue import queue as flows
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys, service_queue
 from busmq_spark.redis_io.sync_link import SyncLink
-from tests.bus.test_service import LONG_MS, end_time_of_requests
+from tests.bus.test_service import LONG_S, end_time_of_requests
 from tests.conftest import Fresh
 
 CAPTURED = json.loads(
@@ -174,7 +174,7 @@ async def test_our_operations_push_and_leave_what_those_of_npm_busmq_do(
         provider.on("request", lambda request: reply_to.append(request.reply_to))
         provider.on("error", lambda error: None)
         await provider.serve(handler)
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         for op in ("serve", "connect"):
             replay(link, op, they)
         for op, perform in PERFORM.items():

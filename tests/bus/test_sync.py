@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError, QueueFull, StateError
-from tests.bus.test_service import LONG_MS
+from tests.bus.test_service import LONG_S
 from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
 from tests.layouts import servers_of
@@ -124,7 +124,7 @@ def test_every_object_of_the_bus_works_without_a_loop(redis_url: str, fresh: Fre
     with Bus.sync(redis_url) as here, Bus.sync(redis_url) as there:
         with here.service(name) as provider, there.service(name) as asker:
             provider.serve(sum)
-            asker.connect(timeout_ms=LONG_MS)
+            asker.connect(timeout_s=LONG_S)
             assert asker.request([1, 2, 3]) == 6
             assert list(asker.stream([4, 5])) == [9]
         with here.channel(name).listen() as left, there.channel(name).connect() as right:

@@ -9,7 +9,7 @@ from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from tests.bus.conftest import OpenBus, Redis
-from tests.bus.test_service import LONG_MS
+from tests.bus.test_service import LONG_S
 from tests.conftest import Fresh
 from tests.support import Life
 
@@ -70,7 +70,7 @@ async def test_the_queues_of_services_live_no_longer_than_npms(
         provider = bus.service(fresh("s"))
         requester = bus.service(provider.name)
         await provider.serve(lambda data: data)
-        await requester.connect(timeout_ms=LONG_MS)
+        await requester.connect(timeout_s=LONG_S)
         assert await requester.request("x") == "x"
         link = bus.servers.commands[0]
         found = [key async for key in _keys(link, f"bus:queue:service:{provider.name}*:metadata")]

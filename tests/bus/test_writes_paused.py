@@ -57,7 +57,7 @@ async def test_everything_goes_on_once_writes_are_accepted_again(
             await stack.enter_async_context(jobs.worker("g")(work))
             provider, service = bus.service("s"), bus.service("s")
             await provider.serve(lambda data: data)
-            await service.connect(timeout_ms=int(UNTIL_S * 1000))
+            await service.connect(timeout_s=UNTIL_S)
 
             async def read_topic() -> None:
                 async for batch in member.batches():

@@ -300,7 +300,7 @@ def test_a_fail_over_at_the_origin_that_gave_ids_anew_is_noticed_and_mixes_no_hi
     about to read, to others.
     """
     with (
-        EmbeddedSentinel(down_after_ms=2500) as group,
+        EmbeddedSentinel(down_after_s=2.5) as group,
         EmbeddedRedis() as here,
         centre(here.url) as near,
     ):

@@ -64,9 +64,9 @@ def split(layout: str) -> Iterator[Split]:
     # Long enough that a replica which is stopped for a moment is neither missed nor too old to be
     # chosen.
     with (
-        EmbeddedSentinel(down_after_ms=2500)
+        EmbeddedSentinel(down_after_s=2.5)
         if layout == "sentinel"
-        else EmbeddedCluster(node_timeout_ms=3000)
+        else EmbeddedCluster(node_timeout_s=3)
     ) as group:
         yield Split(group)
 

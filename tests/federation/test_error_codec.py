@@ -27,7 +27,7 @@ ABOUT_THE_CALL: list[BusError] = [
     errors.QueueBusy(queue="q", found="has a consumer", remedy="Wait"),
     errors.StateError(event="push to", what="queue 'q'", state="not attached", remedy="Attach it"),
     errors.MessageRefused(reason="no JSON"),
-    errors.RequestTimeout(service="s", timeout_ms=5),
+    errors.RequestTimeout(service="s", timeout_s=0.005),
     errors.RequestFailed(service="s", reason="no", error={"message": "no", "code": 5}),
     errors.FederationRefused(url="this bus", reason="'peer' may not push"),
 ]

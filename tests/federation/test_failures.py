@@ -103,10 +103,9 @@ async def test_a_provider_has_a_bounded_number_of_requests_and_none_that_is_too_
         await service.event("serving")
         await asking.connect()
         with pytest.raises(RequestFailed, match="on the wire"):
-            await asking.request(2 * LONG, timeout_ms=60_000)
+            await asking.request(2 * LONG, timeout_s=60)
         asked = [
-            asyncio.ensure_future(asking.request(number, timeout_ms=60_000))
-            for number in range(150)
+            asyncio.ensure_future(asking.request(number, timeout_s=60)) for number in range(150)
         ]
         await until(lambda: wire.got[service.channel].qsize() >= 100)
         async with bus.queue(f"service:{asking.name}") as waiting:

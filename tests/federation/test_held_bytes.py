@@ -254,7 +254,7 @@ async def test_requests_of_a_service_are_taken_once_there_is_room_for_them(
         await provider.listen("request")
         assert await provider.call("serve") == []
         for number in range(10):
-            await asking.send(f"{number}:{'x' * size}", timeout_ms=60_000)
+            await asking.send(f"{number}:{'x' * size}", timeout_s=60)
         for number in range(10):
             data, reply = await provider.event("request")
             assert data.startswith(f"{number}:")

@@ -211,7 +211,7 @@ def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(
     there.
     """
     monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.5)
-    with EmbeddedCluster(node_timeout_ms=120_000) as cluster:  # nobody takes over meanwhile
+    with EmbeddedCluster(node_timeout_s=120) as cluster:  # nobody takes over meanwhile
         there = Place({"url": ",".join(cluster.urls), "layout": "cluster"})
         queues = [fresh("orders") for _ in range(12)]
         with there.outbox(path) as outbox:

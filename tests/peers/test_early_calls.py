@@ -57,7 +57,7 @@ async def test_a_request_after_connect(peer: Peer, redis_url: str, fresh: Fresh)
         await provider.serve(str.upper)
         assert await ask(peer, "earlyRequest", name=name, data="early") == "EARLY"
         requester = bus.service(name)
-        connecting = asyncio.create_task(requester.connect(timeout_ms=20_000))
+        connecting = asyncio.create_task(requester.connect(timeout_s=20))
         assert await requester.request("early") == "EARLY"
         await connecting
 

@@ -230,8 +230,8 @@ async def test_a_service_between_us_and_a_local_one(server: Npm, fresh: Fresh) -
             bus.federate(bus.service(name)) as far,
         ):
             await provider.serve(lambda data: [data, data])
-            await requester.connect(timeout_ms=20_000)
-            await far.connect(timeout_ms=20_000)
+            await requester.connect(timeout_s=20)
+            await far.connect(timeout_s=20)
             assert await requester.request("x") == ["x", "x"]
             assert await far.request({"é": 1}) == [{"é": 1}, {"é": 1}]
 

@@ -12,7 +12,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.received_request import Request
 from busmq_spark.errors import RequestFailed, RequestTimeout
 from busmq_spark.queue.keys import service_queue
-from tests.bus.test_service import LONG_MS, SOON_MS
+from tests.bus.test_service import LONG_S, SOON_S
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 
@@ -30,7 +30,7 @@ async def node_serves(
 ) -> None:
     await away(node.call, "serviceServe", tag=name, name=name, handler=handler)
     async with bus.service(name) as service:
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         await work(service)
     await away(node.call, "serviceDisconnect", tag=name, grace=0)
 
@@ -71,7 +71,7 @@ async def test_a_silent_node_is_a_timeout_and_its_late_reply_is_ignored(
 ) -> None:
     async def work(service: Any) -> None:
         with pytest.raises(RequestTimeout):
-            await service.request(1, timeout_ms=SOON_MS)
+            await service.request(1, timeout_s=SOON_S)
         await away(node.call, "serviceRelease")
         asked = asyncio.ensure_future(service.request(2))
         await away(node.event, name, "request")
@@ -120,14 +120,14 @@ async def test_a_node_that_is_killed_with_our_request_is_a_timeout(
             bus.service(name) as service,
             bus.service(name) as successor,
         ):
-            await service.connect(timeout_ms=SOON_MS)
+            await service.connect(timeout_s=SOON_S)
             asked = asyncio.ensure_future(service.request(1))
             await away(doomed.event, "doomed", "request")
             doomed.kill()
             await successor.serve(lambda data: -data)
-            with pytest.raises(RequestTimeout, match=f"no answer within {SOON_MS} ms"):
+            with pytest.raises(RequestTimeout, match=f"no answer within {SOON_S:g} s"):
                 await asked
-            assert await service.request(2, timeout_ms=LONG_MS) == -2
+            assert await service.request(2, timeout_s=LONG_S) == -2
 
 
 # Ours provide
@@ -140,7 +140,11 @@ def asker(node: Peer, fresh: Fresh) -> str:
 
 async def node_asks(node: Peer, name: str, data: Any, **options: Any) -> None:
     await away(
-        node.call, "serviceRequest", tag=name, data=data, options={"reqTimeout": LONG_MS, **options}
+        node.call,
+        "serviceRequest",
+        tag=name,
+        data=data,
+        options={"reqTimeout": LONG_S * 1000, **options},
     )
 
 
@@ -183,7 +187,7 @@ async def test_node_times_out_when_we_are_silent_and_ignores_what_comes_late(
     async with Bus(**place) as bus, bus.service(asker) as service:
         await service.serve(handler)
         await away(node.call, "serviceConnect", tag=asker, name=asker)
-        await node_asks(node, asker, 1, reqTimeout=SOON_MS)
+        await node_asks(node, asker, 1, reqTimeout=SOON_S * 1000)
         assert (await away(node.event, asker, "reply"))[::2] == ["timeout", False]
         await begun.wait()
         await node_asks(node, asker, 2)
@@ -241,17 +245,17 @@ async def test_providers_of_both_kinds_share_the_load_and_leave_gracefully(
     await away(node.call, "serviceServe", tag=name, name=name, handler="tagged")
     async with Bus(**place) as bus, bus.service(name) as provider, bus.service(name) as service:
         await provider.serve(handler)
-        await service.connect(timeout_ms=LONG_MS)
+        await service.connect(timeout_s=LONG_S)
         seen: set[str] = set()
         while seen != {"python", name}:
             replies = await asyncio.gather(*(service.request(n) for n in range(50)))
             assert set(replies) <= {"python", name}
             seen |= set(replies)
         asked = [asyncio.ensure_future(service.request(n)) for n in range(50)]
-        await provider.disconnect(grace_ms=LONG_MS)
+        await provider.disconnect(grace_s=LONG_S)
         await asyncio.gather(*asked)
         assert {await service.request(n) for n in range(20)} == {name}
-        await away(node.call, "serviceDisconnect", tag=name, grace=LONG_MS)
+        await away(node.call, "serviceDisconnect", tag=name, grace=LONG_S * 1000)
         await away(node.event, name, "disconnect")
         await provider.serve(handler)
         assert {await service.request(n) for n in range(20)} == {"python"}

@@ -94,13 +94,13 @@ class ServedService(ServedObject):
 
     async def connect(self, call: MethodCall) -> None:
         await self._service.connect(
-            timeout_ms=whole_number_option(call.options, "reqTimeout", DEFAULT_TIMEOUT_MS),
+            timeout_s=whole_number_option(call.options, "reqTimeout", DEFAULT_TIMEOUT_MS) / 1000,
             ttl_s=ttl_of(call.options),
         )
         self.answer(call)
 
     async def disconnect(self, call: MethodCall) -> None:
-        await self._service.disconnect(grace_ms=max(0, call.expect_number(0, "grace", 0)))
+        await self._service.disconnect(grace_s=max(0, call.expect_number(0, "grace", 0)) / 1000)
 
     def request(self, call: MethodCall) -> None:
         """Others may follow before it is answered."""
@@ -109,27 +109,27 @@ class ServedService(ServedObject):
         options = (
             call.values[1] if len(call.values) > 1 and isinstance(call.values[1], dict) else {}
         )
-        timeout_ms = (
+        timeout_s = (
             None
             if options.get("reqTimeout") is None
-            else whole_number_option(options, "reqTimeout", DEFAULT_TIMEOUT_MS)
+            else whole_number_option(options, "reqTimeout", DEFAULT_TIMEOUT_MS) / 1000
         )
         self.session.count_begun_call(call.size)
-        work = self._request(call, timeout_ms, parts=options.get("allowPartial") is True)
+        work = self._request(call, timeout_s, parts=options.get("allowPartial") is True)
         task = self.session.spawn(work, f"asking {self.name} for a peer")
         task.add_done_callback(lambda _: self.session.count_finished_call(call.size))
 
-    async def _request(self, call: MethodCall, timeout_ms: int | None, *, parts: bool) -> None:
+    async def _request(self, call: MethodCall, timeout_s: float | None, *, parts: bool) -> None:
         room = self.session.connection.send_buffer.wait_room
         try:
             if call.callback is None:
-                await self._service.send(call.values[0], timeout_ms=timeout_ms)
+                await self._service.send(call.values[0], timeout_s=timeout_s)
             elif not parts:
-                value = await self._service.request(call.values[0], timeout_ms=timeout_ms)
+                value = await self._service.request(call.values[0], timeout_s=timeout_s)
                 await room()
                 self.answer(call, None, value, False)
             else:
-                async for part in self._service.stream(call.values[0], timeout_ms=timeout_ms):
+                async for part in self._service.stream(call.values[0], timeout_s=timeout_s):
                     await room()
                     self.answer(call, None, part, True)
                 self.answer(call, None, None, False)

@@ -1,0 +1,92 @@
+"""A bus beyond one block: ``start`` and ``aclose`` beside ``async with``."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from busmq_spark import Bus
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import LinkLost, RedisUnauthorized, StateError
+from busmq_spark.options import BusOptions
+from tests.conftest import Fresh
+from tests.redis_io.conftest import absent
+
+
+async def test_a_bus_that_is_started_works_until_it_is_closed(
+    redis_server: EmbeddedRedis, fresh: Fresh
+) -> None:
+    bus = await Bus(redis_server.url).start()
+    queue = bus.queue(fresh("q"))
+    await queue.attach()
+    assert await queue.push("a") == 1
+    before = asyncio.all_tasks()
+    await bus.aclose()
+    assert not queue.attached
+    assert {each.get_name() for each in asyncio.all_tasks()} < {each.get_name() for each in before}
+    with pytest.raises(StateError, match="not open"):
+        await queue.count()
+    await bus.aclose()
+
+
+async def test_it_can_be_started_again(redis_server: EmbeddedRedis) -> None:
+    bus = Bus(redis_server.url)
+    for _ in range(2):
+        assert await bus.start() is bus
+        assert bus.online
+        await bus.aclose()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_start_without_a_server_raises_and_leaves_nothing() -> None:
+    tasks = asyncio.all_tasks()
+    bus = Bus(f"redis://127.0.0.1:{absent().port}")
+    with pytest.raises(LinkLost):
+        await bus.start()
+    assert asyncio.all_tasks() == tasks
+    await bus.aclose()
+
+
+async def test_a_bus_is_opened_once(redis_server: EmbeddedRedis) -> None:
+    bus = await Bus(redis_server.url).start()
+    with pytest.raises(StateError, match="open already"):
+        await bus.start()
+    assert bus.online
+    await bus.aclose()
+    async with bus:
+        with pytest.raises(StateError, match="open for a block"):
+            await bus.aclose()
+
+
+async def test_what_ends_it_is_raised_where_it_is_closed_and_cancels_nobody(
+    redis_server: EmbeddedRedis,
+) -> None:
+    async def fail() -> None:
+        raise RedisUnauthorized(url="redis://h", reason="NOPERM")
+
+    bus = await Bus(redis_server.url).start()
+    with pytest.raises(RedisUnauthorized):
+        await bus.spawn(fail(), "failing")
+    with pytest.raises(RedisUnauthorized):
+        await bus.aclose()
+    with pytest.raises(StateError, match="not open"):
+        await bus.queue("q").count()
+
+
+@pytest.mark.parametrize("make", [Bus, Bus.sync])
+def test_settings_are_named_with_the_defaults_of_their_table(make: object) -> None:
+    named = inspect.signature(make).parameters  # type: ignore[arg-type]
+    defaults = {
+        name: each.default
+        for name, each in named.items()
+        if each.kind is not inspect.Parameter.VAR_KEYWORD and name != "self"
+    }
+    assert defaults == {row.name: row.default for row in fields(BusOptions)}
+
+
+def test_a_file_of_a_certificate_may_be_a_path() -> None:
+    assert Bus("rediss://h", tls_ca=Path("a/b")).options.tls_ca == str(Path("a/b"))

@@ -1,0 +1,23 @@
+"""Use of the API that mypy must pass or refuse: each ``type: ignore`` here is an error when it is
+not needed. Nothing runs it.
+"""
+# mypy: enable-error-code="arg-type, assignment, attr-defined, call-arg, unused-ignore"
+# mypy: warn-unused-ignores
+
+from __future__ import annotations
+
+from busmq_spark import Bus
+
+
+def settings_are_named() -> None:
+    Bus("redis://h", password="x", reply_timeout_s=2.5)
+    Bus.sync("redis://h", password="x")
+    Bus("redis://h", pasword="x")  # type: ignore[arg-type]
+    Bus.sync("redis://h", pasword="x")  # type: ignore[arg-type]
+    Bus("redis://h", reply_timeout_s="x")  # type: ignore[arg-type]
+    Bus("redis://h", layout="ring")  # type: ignore[arg-type]
+
+
+async def a_bus_is_started() -> None:
+    bus: Bus = await Bus("redis://h").start()
+    await bus.aclose()
