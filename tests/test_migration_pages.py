@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any, is_typeddict
@@ -38,7 +37,6 @@ from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.worker_group import WorkerGroup
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
-from busmq_spark.options import BusOptions
 from busmq_spark.outbox.outbox import Outbox
 
 ROOT = Path(__file__).parents[1]
@@ -79,8 +77,6 @@ KEYWORDS = {
     if is_typeddict(each)
 }  # fmt: skip
 LOOSE = {
-    Bus.__init__: {field.name for field in fields(BusOptions)},
-    Bus.sync.__func__: {field.name for field in fields(BusOptions)},  # type: ignore[attr-defined]
     Bus.jobs: KEYWORDS["QueueKeywords"],
     Queue.group: KEYWORDS["SharedGroupKeywords"],
 }
@@ -125,8 +121,9 @@ def signature(owner: type, name: str) -> tuple[inspect.Signature, set[str] | Non
     method = method.__func__ if made else method
     found = inspect.signature(method)
     rest = [each for each in found.parameters.values() if each.kind is each.VAR_KEYWORD]
-    if not rest:
-        return found, None
+    if not rest or rest[0].annotation == "Never":
+        named_only = [each for each in found.parameters.values() if each not in rest]
+        return found.replace(parameters=named_only), None
     named = re.findall(r"Unpack\[(\w+)\]", str(rest[0].annotation))
     return found, KEYWORDS[named[0]] if named else LOOSE.get(method)
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.arguments import show
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.groups import shared_group as flows
@@ -33,7 +34,7 @@ GROUP_POLL_S = 1.0
 """Longest wait without looking: what another holder gives back publishes nothing."""
 
 
-class BaseGroup(ABC):
+class BaseGroup(Handle, ABC):
     """A holder of a group. ``async with`` registers the group, which stays when it is left."""
 
     def __init__(self, queue: Queue, name: str, start: str | int) -> None:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from busmq_spark.arguments import check_whole
+from busmq_spark.bus.handle import Handle
 from busmq_spark.errors import BusError, ConfigError, StateError
 from busmq_spark.objects import persisted
 from busmq_spark.objects.persisted import PersistedFieldChanges, TrackedFields
@@ -38,7 +39,7 @@ D = TypeVar("D")
 log = logging.getLogger("busmq_spark")
 
 
-class BasePersistedObject:
+class BasePersistedObject(Handle):
     """The part that both kinds of persisted objects share. Assigning, reading and ``dirty`` need no
     Redis; the rest is awaited.
 

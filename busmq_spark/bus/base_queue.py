@@ -8,11 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.handle import Handle
 from busmq_spark.errors import ConfigError, StateError
 from busmq_spark.queue.keys import check_name
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
@@ -48,7 +48,7 @@ RESERVED_METADATA_FIELDS = frozenset(
 """Metadata that belong to the bus."""
 
 
-class BaseQueue(Emitter):
+class BaseQueue(Handle, Emitter):
     """The part that a local queue and a federated one (``RemoteQueue``) share. ``async with``
     attaches and detaches.
     """
@@ -60,7 +60,7 @@ class BaseQueue(Emitter):
         "detached",
         "consuming",
         "message",
-        "closed",
+        "deleted",
         "error",
     )
     _consumption: BaseConsumption | None
@@ -85,14 +85,6 @@ class BaseQueue(Emitter):
     async def __aenter__(self) -> Self:
         await self.attach()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.detach()
 
     def attach(
         self,

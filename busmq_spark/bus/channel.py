@@ -23,6 +23,7 @@ from busmq_spark.bus.channel_inbox import ChannelInbox
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter, Handler
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.queue import Queue
 from busmq_spark.errors import BusError, QueueFull, StateError
 from busmq_spark.objects.channel_frames import ChannelFrameKind, encode_frame
@@ -77,7 +78,7 @@ class _Connection:
     inbox: ChannelInbox
 
 
-class BaseChannel(Emitter):
+class BaseChannel(Handle, Emitter):
     """The part that one side of a local channel and of a federated one
     (``federation/client/channel.py``) share: its roles and its life.
     """

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
+from busmq_spark.bus.handle import Handle
 from busmq_spark.errors import ConfigError, MessageRefused, PubSubMessagesDropped
 from busmq_spark.groups.job import JobOutcome, decode_outcome, split_publication
 
@@ -26,7 +26,7 @@ MESSAGES_PER_READ = 100
 log = logging.getLogger("busmq_spark")
 
 
-class JobOutcomeIterator:
+class JobOutcomeIterator(Handle):
     """Outcomes that are published on one channel, or on those of a pattern. Listens from
     ``async with``, or from the first step of the loop, on.
 
@@ -53,14 +53,6 @@ class JobOutcomeIterator:
             self._begun = True
             self._bus.adopt(self)
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.detach()
 
     async def detach(self) -> None:
         """Listen no more: the loop ends."""

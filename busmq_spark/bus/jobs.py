@@ -20,10 +20,10 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from busmq_spark.arguments import check_flag
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.job import MIN_FIELD_TTL_S, Job, save_all
 from busmq_spark.bus.job_consumer_group import WorkerKeywords, WorkerOptions
 from busmq_spark.bus.job_outcome_iterator import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 FINAL_OUTCOME_READ_TIMEOUT_S = 1.0
 
 
-class Jobs:
+class Jobs(Handle):
     """The jobs of one queue."""
 
     def __init__(
@@ -85,14 +85,6 @@ class Jobs:
     async def __aenter__(self) -> Self:
         await self.attached_queue()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.detach()
 
     async def attached_queue(self) -> Queue:
         """The queue, attached."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.base_group import check_batch_size
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.owned_partition import OwnedPartition, OwnedPartitionMessages
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
@@ -47,7 +48,7 @@ FREED_PARTITION_SEPARATOR = "\n"
 """Between group and partition in a hint that the partition is free; no name has it."""
 
 
-class Member(Emitter):
+class Member(Handle, Emitter):
     """A member of a group of a topic.
 
     ``async with topic.group("agg") as member: async for batch in member.batches(): …``, then

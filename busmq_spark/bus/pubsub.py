@@ -25,6 +25,7 @@ from busmq_spark.arguments import check_whole
 from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.handle import Handle
 from busmq_spark.errors import PubSubMessagesDropped, StateError
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import check_name, pubsub_channel
@@ -37,7 +38,7 @@ MAX_BUFFERED_MESSAGES = 10_000
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 
 
-class Pubsub(Emitter):
+class Pubsub(Handle, Emitter):
     """A listener and publisher of a channel. ``async with`` subscribes and unsubscribes; publishing
     needs neither.
 

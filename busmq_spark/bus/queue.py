@@ -46,7 +46,7 @@ class Queue(RetentionAndTimesMixin):
     """A queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
 
     Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``,
-    ``message(message)``, ``closed``, ``error(error)`` when the server is unreachable while no call
+    ``message(message)``, ``deleted``, ``error(error)`` when the server is unreachable while no call
     waits for it (emitted once, until it is reachable again).
     """
 
@@ -119,11 +119,11 @@ class Queue(RetentionAndTimesMixin):
                 self.ttl_s = 0
         self._emit("detached")
 
-    async def close(self) -> None:
-        """Detach and delete the queue with everything in it. Other clients get no event."""
+    async def delete(self) -> None:
+        """Detach, and delete the queue with everything in it. Other clients get no event."""
         await self.detach()
-        await self.run(flows.close(self.keys))
-        self._emit("closed")
+        await self.run(flows.delete(self.keys))
+        self._emit("deleted")
 
     # -- pushing -----------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from busmq_spark.arguments import check_number
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.requester import MAX_TIMEOUT_S, Requester
 from busmq_spark.bus.service_provider import ServeKeywords, ServeOptions, ServiceProvider
 from busmq_spark.errors import StateError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("busmq_spark")
 
 
-class Service(Emitter):
+class Service(Handle, Emitter):
     """An end of a service: after ``serve`` it provides, after ``connect`` it asks. Leaving
     ``async with`` disconnects it.
 

@@ -172,6 +172,10 @@ class SyncProxy:
         if not self._loop_thread.is_forked:
             self._loop_thread.call(self._thing.__aexit__(kind, error, trace))
 
+    def close(self) -> None:
+        """Do what leaving ``with`` does."""
+        self.__exit__(None, None, None)
+
     def __reduce__(self) -> NoReturn:
         raise not_picklable_error(self)
 
@@ -243,10 +247,14 @@ class _SyncDict(SyncProxy):
 
 
 class SyncBus(SyncProxy):
-    """The bus, entered with ``with``."""
+    """The bus, open inside ``with``, or between ``start()`` and ``close()``."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus, LoopThread())
+
+    def start(self) -> Self:
+        """Connect, and return the bus: ``close`` ends it."""
+        return self.__enter__()
 
     def __enter__(self) -> Self:
         if self._loop_thread.is_forked:

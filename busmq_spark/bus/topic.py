@@ -22,10 +22,10 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.arguments import check_whole
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.topic_jobs import TopicJobs
 from busmq_spark.bus.topic_partition_queue import (
@@ -62,7 +62,7 @@ away.
 log = logging.getLogger("busmq_spark")
 
 
-class Topic:
+class Topic(Handle):
     """A topic of a bus: ``async with bus.topic("metrics", partitions=10) as topic``, or without,
     from its first use until the bus is left.
     """
@@ -90,14 +90,6 @@ class Topic:
     async def __aenter__(self) -> Self:
         await self.attach()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.detach()
 
     # -- life --------------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.job import Job, save_all
 from busmq_spark.bus.job_consumer_group import WorkerKeywords, WorkerOptions
 from busmq_spark.bus.job_outcome_iterator import JobOutcomeIterator, read_stored_outcomes
@@ -64,7 +64,7 @@ class PartitionJobs(Jobs):
         await self._stop_waiting()
 
 
-class TopicJobs:
+class TopicJobs(Handle):
     """The jobs of one topic. ``async with`` attaches the topic."""
 
     def __init__(
@@ -85,14 +85,6 @@ class TopicJobs:
         await self.topic.attach()
         self.bus.adopt(self)
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.detach()
 
     async def detach(self) -> None:
         """Stop its workers, wait for nothing more, and detach the topic."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.fair_slots import FairSlots
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.bus.worker import JobHandler, Worker
 from busmq_spark.errors import LinkLost, StateError
@@ -27,7 +28,7 @@ RETRY_S = 1.0
 log = logging.getLogger("busmq_spark")
 
 
-class TopicWorker:
+class TopicWorker(Handle):
     """A handler of the jobs of a topic, in a group of it; its methods are those of Worker."""
 
     def __init__(self, jobs: TopicJobs, handler: JobHandler, options: WorkerOptions) -> None:

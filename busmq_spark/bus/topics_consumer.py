@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.owned_partition import OwnedPartitionMessages
 from busmq_spark.errors import ConfigError, StateError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.topic import Topic
 
 
-class TopicsConsumer(Emitter):
+class TopicsConsumer(Handle, Emitter):
     """A member of the same group in several topics.
 
     Events, as of a member: ``assigned(topic, partition)``, ``revoked(topic, partition)`` and

@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.fair_slots import FairSlots
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.job_consumer_group import JobConsumerGroup, WorkerOptions
 from busmq_spark.bus.shared_group import check_seconds
@@ -69,7 +70,7 @@ class _RunningJob:
     """Whether this worker cancelled the handler for another reason than its deadline."""
 
 
-class Worker:
+class Worker(Handle):
     """A handler of the jobs of a queue, in a group of it. ``async with`` begins to work, and ends
     it: running jobs are given back.
     """

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from busmq_spark.arguments import show
 from busmq_spark.bus.fair_slots import FairSlots
+from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.job_consumer_group import check_limit
 from busmq_spark.errors import ConfigError
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.worker import Worker
 
 
-class WorkerGroup:
+class WorkerGroup(Handle):
     """Begins and ends its workers together."""
 
     def __init__(self, workers: Sequence[Worker | TopicWorker], limit: int) -> None:

@@ -26,7 +26,7 @@ from busmq_spark.errors import ConfigError, LocalToolMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import sink_queues, sink_record
-from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, close, push_many
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, delete, push_many
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _fresh_demo_queues(
         places = locate_queue(DEMO_QUEUES[0], links), locate_queue(DEMO_QUEUES[1], links)
         for place in places:
             if replace:
-                place.link.run(close(place.keys))
+                place.link.run(delete(place.keys))
             elif place.read_state().exists:
                 raise ConfigError(
                     reason=(
@@ -251,7 +251,7 @@ def _fresh_demo_queues(
         finally:
             if not keep:
                 for place in places:
-                    place.link.run(close(place.keys))
+                    place.link.run(delete(place.keys))
                     # A query leaves these to their ttl, so that its next run finds them; this one
                     # has no next run.
                     place.link.execute(command("DEL", place.keys.lease("")))

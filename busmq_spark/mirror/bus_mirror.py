@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from busmq_spark.bus.handle import Handle
 from busmq_spark.errors import BusError
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.runner import MirrorRunner
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CAUGHT_UP_POLL_S = 0.02
 
 
-class BusMirror:
+class BusMirror(Handle):
     """Copies queues to this bus; ``async with``, or ``start`` and ``detach``. Threads of its own do
     the work.
     """
@@ -49,14 +49,6 @@ class BusMirror:
     async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.detach()
 
     async def start(self) -> None:
         """Begin. Raises what the first contact with the origin raises: LinkLost, FederationRefused,

@@ -75,6 +75,14 @@ class Outbox:
         """Messages that are not forwarded yet stay in the store."""
         await asyncio.to_thread(self._engine.close)
 
+    async def start(self) -> Self:
+        """Open it without a block; ``aclose`` ends it."""
+        return await self.__aenter__()
+
+    async def aclose(self) -> None:
+        """Do what leaving ``async with`` does."""
+        await self.__aexit__(None, None, None)
+
     async def push(self, queue: str, *values: object) -> OutboxReceipt:
         """Messages for one queue, as of ``queue.push``; several are stored together or not at all.
 
@@ -183,6 +191,14 @@ class SyncOutbox:
     ) -> None:
         """Exit, like Outbox."""
         self._engine.close()
+
+    def start(self) -> Self:
+        """Open it without a block; ``close`` ends it."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Do what leaving ``with`` does."""
+        self.__exit__(None, None, None)
 
     def push(self, queue: str, *values: object) -> OutboxReceipt:
         """Push, like Outbox.push."""

@@ -349,7 +349,7 @@ def trim(keys: QueueKeys, last: int) -> Flow[None]:
         pass
 
 
-def close(keys: QueueKeys) -> Flow[None]:
+def delete(keys: QueueKeys) -> Flow[None]:
     """Remove the queue with everything in it, and where its subscriptions are.
 
     The progress of sinks stays until its ttl: a sink that is half-way through a batch appends the

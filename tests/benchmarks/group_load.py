@@ -36,7 +36,7 @@ async def load(url: str, how: str, count: int) -> float:
                     if (left := left - len(deliveries)) == 0:
                         break
         rate = count / (time.perf_counter() - began)
-        await queue.close()
+        await queue.delete()
         return rate
 
 

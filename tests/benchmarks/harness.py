@@ -120,7 +120,7 @@ def fill(
 ) -> QueueKeys:
     """A fresh queue with ``rows`` messages of ``size`` bytes."""
     keys = QueueKeys(queue)
-    link.run(q.close(keys))
+    link.run(q.delete(keys))
     link.run(q.attach(keys, "bench", ttl_s=86_400))
     values = [value(i, size) for i in range(min(rows, 10_000))]
     for at in range(0, rows, len(values) or 1):

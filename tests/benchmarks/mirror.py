@@ -162,7 +162,7 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
     keys = QueueKeys("bench")
 
     def mirrored() -> float:
-        near.run(q.close(keys))
+        near.run(q.delete(keys))
         near.run(begin_mirror(keys, span, MirrorOf(there)))
         before = cpu_s(near)
         target.append(
@@ -180,7 +180,7 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
         return (cpu_s(near) - before) / SMALL_ROWS * 1e6
 
     def pushed() -> float:
-        near.run(q.close(keys))
+        near.run(q.delete(keys))
         before = cpu_s(near)
         for part in parts:
             near.execute(
@@ -232,7 +232,7 @@ def row(
 
 
 def rate(near: SyncLink, measure: Callable[[], float], size: int = ROWS * SIZE) -> float:
-    near.run(q.close(QueueKeys("bench")))
+    near.run(q.delete(QueueKeys("bench")))
     return size / MIB / measure()
 
 
@@ -309,7 +309,7 @@ def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
 
 def memory(near: SyncLink, origin: str, here: str) -> Row:
     """The most that a process has used while it copied all of it."""
-    near.run(q.close(QueueKeys("bench")))
+    near.run(q.delete(QueueKeys("bench")))
     most = 0
     with mirroring(origin, here, "bench") as process:
         watched = psutil.Process(process.pid)

@@ -199,7 +199,7 @@ class Bench:
             keys = fill(self.link, name, rows, size, lambda n, size: make_order(n, n, size))
             yield name
             held = self.link.run(q.count(keys))
-            self.link.run(q.close(keys))
+            self.link.run(q.delete(keys))
         else:
             self.kafka.ask("create", name, partitions)
             self.kafka.ask("fill", name, rows, size)

@@ -52,7 +52,7 @@ def run(runs: int = RUNS) -> Iterator[Row]:
 
         def emptied(seconds: float) -> float:
             assert link.run(q.count(keys)) == ROWS, "rows are missing"
-            link.run(q.close(keys))
+            link.run(q.delete(keys))
             link.run(q.attach(keys, "bench", ttl_s=86_400))
             return seconds
 

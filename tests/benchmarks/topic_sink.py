@@ -38,7 +38,7 @@ def run(runs: int = RUNS) -> Iterator[Row]:
                 "rows are missing"
             )
             for queue in queues:
-                link.run(q.close(QueueKeys(queue)))
+                link.run(q.delete(QueueKeys(queue)))
             return seconds
 
         for sink, engine in FORMATS.items():

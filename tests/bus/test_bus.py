@@ -233,7 +233,7 @@ async def test_a_queue_warns_once_that_its_server_is_unreachable(fresh: Fresh) -
     heard: list[Exception] = []
     with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, bus.queue(fresh()) as queue:
-            await queue.close()
+            await queue.delete()
             await queue.attach(ttl_s=1)
             queue.on("error", heard.append)
             server.kill()

@@ -129,7 +129,7 @@ async def test_an_ack_of_an_id_of_an_earlier_life_acks_nothing_of_this_one(
         consumption = queue.consume(reliable=True)
         assert ids([await anext(consumption) for _ in range(5)]) == [1, 2, 3, 4, 5]
         there = other.queue(queue.name)
-        await there.close()
+        await there.delete()
         if again == "by another":
             await there.attach()
         await (there if again == "by another" else queue).push_many(range(10))
@@ -497,7 +497,7 @@ async def test_the_first_message_of_a_new_incarnation_is_delivered_to_a_consumer
         messages = queue.consume()
         assert (await anext(messages)).id == 1
         waiting = asyncio.ensure_future(anext(messages))
-        await other.queue(name).close()
+        await other.queue(name).delete()
         await pusher.push("another")
         message = await waiting
         assert (message.id, message.text) == (1, "another")

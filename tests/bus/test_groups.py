@@ -79,7 +79,7 @@ async def test_a_queue_that_is_detached_ends_its_readers(redis_url: str, fresh: 
             async with group:
                 reading = asyncio.ensure_future(anext(group.batches()))
                 await until(lambda group=group: group._lock.locked() or not group._wake.is_set())
-                await queue.close()
+                await queue.delete()
                 with pytest.raises(StateError, match="not attached"):
                     await asyncio.wait_for(reading, UNTIL_S)
 

@@ -182,7 +182,7 @@ async def test_a_redis_that_lost_its_tail_is_noticed_before_a_new_message_is_ski
                 with pytest.raises(found):
                     await anext(batches)
                 assert await queue.count() > 0
-            await queue.close()
+            await queue.delete()
             await queue.attach()
             await queue.subscribe("keeps")
 

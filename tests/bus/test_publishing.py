@@ -126,7 +126,7 @@ async def test_a_full_queue_is_named_and_the_others_have_the_event(
     async with anywhere as bus:
         key, full, roomy = fresh("k"), fresh("full"), fresh("roomy")
         async with bus.queue(full) as queue:
-            await queue.close()
+            await queue.delete()
             await queue.attach(maxsize=1)
             await queue.push("there")
             for name in (full, roomy):
@@ -257,7 +257,7 @@ async def test_a_new_life_of_the_queue_is_one_of_commands_when_the_next_is_sent(
 ) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         await bus.send(queue.name)
-        await queue.close()
+        await queue.delete()
         await queue.attach()
         for group in ("a", "b"):
             await queue.subscribe(group)

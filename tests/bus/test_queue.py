@@ -36,7 +36,7 @@ async def test_a_message_of_a_new_incarnation_is_delivered_though_its_id_came_be
             await queue.push(life)
             message = await coming
             assert (message.id, message.json()) == (1, life)
-            await queue.run(flows.close(queue.keys))
+            await queue.run(flows.delete(queue.keys))
 
 
 # Attaching and keeping alive
@@ -109,14 +109,14 @@ async def test_a_queue_that_vanished_is_created_again_by_a_client_that_is_attach
         await queue.attach(ttl_s=3, maxsize=5)
         await queue.push("x")
         there = other.queue(queue.name)
-        closed: list[str] = []
-        there.on("closed", lambda: closed.append("closed"))
+        deleted: list[str] = []
+        there.on("deleted", lambda: deleted.append("deleted"))
         await there.attach()
-        await there.close()
-        assert closed == ["closed"]
+        await there.delete()
+        assert deleted == ["deleted"]
         assert await queue.push("first of a new life") == 1
         assert await queue.maxsize() == 5
-        await there.close()
+        await there.delete()
         while not await there.exists():  # noqa: ASYNC110  # the keep-alive notices
             await asyncio.sleep(0.02)
 
@@ -273,12 +273,12 @@ async def test_flush_empties_the_queue_and_ids_go_on(open_bus: OpenBus, fresh: F
         assert await queue.push("d") == 4
 
 
-async def test_close_removes_everything(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_delete_removes_everything(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
         queue = bus.queue(fresh())
         await queue.attach()
         await queue.push("a")
-        await queue.close()
+        await queue.delete()
         assert not queue.attached
         assert not await queue.exists()
         assert await redis(queue, "EXISTS", *queue.keys.all) == 0

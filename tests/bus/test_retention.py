@@ -152,12 +152,12 @@ async def test_it_is_the_same_on_all_layouts_and_ends_with_the_queue(
         await queue.push_many(list("abc"))
         assert await read(queue, "g", 3) == list("abc")
         assert await queue.count() == 0
-        await queue.close()
+        await queue.delete()
         await queue.attach()
         assert await queue.retention() is None
         await queue.push("d")
         assert await queue.count() == 1
-        await queue.close()
+        await queue.delete()
 
 
 def test_a_plain_program_does_the_same(redis_url: str, fresh: Fresh) -> None:

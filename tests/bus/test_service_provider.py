@@ -297,7 +297,7 @@ async def test_a_reply_queue_that_vanished_is_made_anew(open_bus: OpenBus, fresh
     async def handler(data: Any, request: Request) -> Any:
         assert request.reply_to is not None
         queue = bus.queue(request.reply_to)
-        await queue.run(flows.close(queue.keys))
+        await queue.run(flows.delete(queue.keys))
         return data
 
     async with open_bus() as bus, pair(bus, fresh("svc"), handler) as service:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.queue.queue import ack, attach, close, pop, push_many
+from busmq_spark.queue.queue import ack, attach, delete, pop, push_many
 from busmq_spark.reading.reader_operations import lease
 from busmq_spark.redis_io.lease_token import this_machine
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -169,7 +169,7 @@ def test_tail_says_when_the_queue_was_created_again(
     busmq("push", keys.name, "1", "2")
     tail = start("tail", keys.name, "-c", "3", "--json")
     assert [b'"id": 1,' in line_of(tail), b'"id": 2,' in line_of(tail)] == [True, True]
-    link.run(close(keys))
+    link.run(delete(keys))
     busmq("push", keys.name, "new life")
     out, err = tail.communicate(timeout=PATIENCE_S)
     assert b'"new life"' in out

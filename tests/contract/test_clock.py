@@ -105,7 +105,7 @@ def test_a_new_life_of_the_queue_has_times_of_its_own(
         run(queue.push_many(keys, [b"v"] * 5))
         pass_by(redis, keys, 10 * SECOND)
     if how == "closed":
-        run(queue.close(keys))
+        run(queue.delete(keys))
         assert redis("EXISTS", keys.clock) == 0
     elif how == "closed by a peer":
         redis("DEL", *keys.peer_keys)

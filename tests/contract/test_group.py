@@ -199,7 +199,7 @@ def test_what_another_consumer_takes_is_told(shared: Make, redis: Redis, run: Ru
 def test_in_another_life_of_the_queue_nothing_of_the_old_one_counts(shared: Make, run: Run) -> None:
     group = shared()
     held = group.lease()
-    run(queue.close(group.keys))
+    run(queue.delete(group.keys))
     assert group.leased().status == "missing"
     run(queue.attach(group.keys, "another-life", ttl_s=60))
     run(queue.push_many(group.keys, [b"new"] * 3))

@@ -317,7 +317,7 @@ def test_a_new_life_begins_only_in_the_place_of_the_one_that_was_seen(
     both.copy()
     old = both.chunk(0, 3)
     old_span = both.span()
-    run(queue.close(both.origin))
+    run(queue.delete(both.origin))
     run(queue.attach(both.origin, "c" * 16, ttl_s=60))
     both.push(2)
     assert both.begin().status == "life", "the caller expects no queue"

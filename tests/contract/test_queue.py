@@ -384,7 +384,7 @@ def test_close_removes_every_key_of_the_queue_but_how_far_sinks_have_come(
     redis("HSET", keys.acks, "s", 1)
     redis("HSET", keys.sinks, "s", "1:done")
     life = Life(redis, MIN_RECORD_TTL_S)
-    run(queue.close(keys))
+    run(queue.delete(keys))
     assert redis("EXISTS", *keys.peer_keys, keys.acks) == 0
     assert life.given_to(keys.sinks)
     assert not run(queue.exists(keys))

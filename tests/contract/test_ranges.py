@@ -283,7 +283,7 @@ def test_a_budget_holds_where_no_message_is_much_longer_than_others(
         at == 20_000
         or sum(lengths[: at + 1]) > budget / reader_operations.MAX_LONGEST_TO_MEAN_RATIO
     )
-    link.run(queue.close(keys))
+    link.run(queue.delete(keys))
 
 
 @pytest.mark.parametrize(

@@ -368,7 +368,7 @@ def test_a_queue_that_is_made_anew_keeps_nothing(run: Run, redis: Redis, keys: Q
     run(retention.set_retention(keys, parse_limits(None, 100, 100)))
     push(run, keys, 10)
     ack(run, redis, keys, 10)
-    run(queue.close(keys))
+    run(queue.delete(keys))
     assert redis("EXISTS", keys.bytes) == 0
     run(queue.attach(keys, "c" * 16, ttl_s=600))
     push(run, keys, 3)

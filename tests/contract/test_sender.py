@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.errors import QueueMissing
 from busmq_spark.queue.message import CHUNK_MESSAGES
-from busmq_spark.queue.queue import attach, close, pop
+from busmq_spark.queue.queue import attach, delete, pop
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.writing.idempotent_push import SENDER_TTL_S, push_from
@@ -114,7 +114,7 @@ def test_a_message_that_was_appended_goes_into_no_other_life_of_the_queue(
 ) -> None:
     keys, _ = born()
     run(push_from(keys, "a", (1, 2), values((1, 2))))
-    run(close(keys))
+    run(delete(keys))
     with pytest.raises(QueueMissing):
         run(push_from(keys, "a", (2, 3), values((2, 3))))
     run(attach(keys, new_token(), ttl_s=60))

@@ -326,11 +326,11 @@ def test_a_half_committed_batch_is_completed_in_the_next_life_of_its_queue(
         link.run(
             through(sink.commit(keys, "s", 1, [part]), crashing(link.execute, 1, executed=False))
         )
-    run(queue.close(keys)) if closed_by == "us" else redis("DEL", *keys.peer_keys)
+    run(queue.delete(keys)) if closed_by == "us" else redis("DEL", *keys.peer_keys)
     run(attach(keys, "next", ttl_s=60))
     assert run(sink.commit(keys, "s", 1, [part])) is None
     assert stored(link.execute, keys) == numbered(rows[2:])
-    run(queue.close(keys))
+    run(queue.delete(keys))
     assert redis("TTL", keys.sinks) > 0
 
 

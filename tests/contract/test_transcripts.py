@@ -124,7 +124,7 @@ def ours(side: Side, commands: list[Words]) -> Iterator[Flow[Any]]:
             case "expire" if args[0].endswith(":metadata"):
                 yield queue.touch(keys, int(args[1]))
             case "del" if args[0].endswith(":metadata"):
-                yield queue.close(keys)
+                yield queue.delete(keys)
             case "del" if args[0].endswith(":messages") and not closes(commands):
                 yield queue.flush(keys)
             case "hmset":

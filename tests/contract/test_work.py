@@ -120,7 +120,7 @@ def filled(own: Watched, fresh_keys: FreshKeys) -> Iterator[Callable[[int], Queu
 
     yield make
     for keys in made:
-        own.link.run(queue.close(keys))
+        own.link.run(queue.delete(keys))
 
 
 def taken(own: Watched, keys: QueueKeys, many: int) -> int:
@@ -348,7 +348,7 @@ def test_staging_and_committing(own: Watched, fresh_keys: FreshKeys, maxsize: in
         before = own.link.execute(sink.stage(keys.stage("one"), before, chunk))
     part = StagedList(keys.name, 0, keys.stage("one"), encode_chunks([len(chunk) for chunk in cut]))
     bounded(own, sink.commit(keys, "s", 1, [part]))
-    own.link.run(queue.close(keys))
+    own.link.run(queue.delete(keys))
 
 
 @pytest.mark.parametrize("before", [0, 200_000])

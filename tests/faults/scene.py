@@ -80,7 +80,7 @@ class Bus:
         return self.link.run(states([(self.keys(queue), -1)]))[0]
 
     def close(self, queue: str) -> None:
-        self.link.run(queues.close(self.keys(queue)))
+        self.link.run(queues.delete(self.keys(queue)))
 
     def progress(self, queue: str) -> str:
         """How far the only sink of a queue has come: ``batch:slot:moved`` or ``batch:done``."""

@@ -420,7 +420,7 @@ async def test_of_many_that_do_not_fit_a_beginning_is_stored_although_others_mak
         both.home.queue(name := fresh()) as there,
         both.queue(name) as queue,
     ):
-        await there.close()
+        await there.delete()
         await there.attach(maxsize=3)
         await queue.detach()
         await queue.attach()

@@ -325,7 +325,7 @@ def test_the_rows_of_a_peer_end_with_their_queue(
     bus.subscribe(["a"], into=own)
     second.subscribe_events(theirs, ["#", "a"], False)
     with bus.queue(theirs) as queue:
-        queue.close()
+        queue.delete()
     receipt = bus.publish(["a"], {})
     assert (receipt.destinations, [*receipt.missed]) == ((own,), [theirs])
     assert direct.event_subscriptions() == [("a", own)]

@@ -18,7 +18,7 @@ from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.queue.command_generators import Flow, command
 from busmq_spark.queue.position import Position
-from busmq_spark.queue.queue import close
+from busmq_spark.queue.queue import delete
 from busmq_spark.reading.reader_subscriptions import register, unsubscribe
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.store.redis_store import RedisStore
@@ -318,7 +318,7 @@ def test_a_name_that_was_given_up_beside_the_server_is_nobodys(
 
 def reborn(direct: RedisStore, queue: str) -> None:
     """The queue, made anew."""
-    direct.run(queue, close(direct.keys(queue)))
+    direct.run(queue, delete(direct.keys(queue)))
     filled(direct, queue, [b"new"])
 
 

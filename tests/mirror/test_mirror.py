@@ -277,7 +277,7 @@ def test_a_mirror_lives_as_long_as_its_origin(far: Centre, near: Centre, fresh: 
         runner._copier.queues[name].touched = 0.0  # as a quarter of its ttl later
         looked(runner)
         wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300)
-        far.run(name, queues.close(far.keys(name)))
+        far.run(name, queues.delete(far.keys(name)))
         looked(runner)
         assert near.stored(name), "what is gone at the origin lives here for its ttl"
 

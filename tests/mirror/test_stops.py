@@ -41,7 +41,7 @@ def test_a_new_life_at_the_origin_begins_here_where_it_shall_be_followed_and_is_
     runner.start()
     try:
         copied(runner, far, [name])
-        far.run(name, queues.close(far.keys(name)))
+        far.run(name, queues.delete(far.keys(name)))
         after = far.create(name)
         far.push(name, 9, word="w")
         wait_until(lambda: near.state(name).born == after)
@@ -64,7 +64,7 @@ def test_a_new_life_stops_the_mirror_and_the_copy_of_the_old_one_is_kept(
     with mirroring(url(far), near, name) as runner:
         copied(runner, far, [name])
         kept = near.stored(name)
-        far.run(name, queues.close(far.keys(name)))
+        far.run(name, queues.delete(far.keys(name)))
         after = far.create(name, ttl_s=600)
         far.push(name, 9)
         stopped(runner, name)
@@ -118,7 +118,7 @@ def test_a_new_life_is_followed_where_nothing_was_copied_of_the_one_before(
     far.create(name)
     with mirroring(url(far), near, name) as runner:
         wait_until(lambda: near.state(name).exists, what="the mirror has begun")
-        far.run(name, queues.close(far.keys(name)))
+        far.run(name, queues.delete(far.keys(name)))
         born = far.create(name)
         far.push(name, 2)
         wait_until(lambda: near.state(name).born == born, what="the new life has begun")

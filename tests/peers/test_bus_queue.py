@@ -153,7 +153,7 @@ async def test_metadata_ttl_and_end_are_shared(node: Side, fresh: Fresh) -> None
             "maxsize": "7",
         }
         await queue.flush()
-        await queue.close()
+        await queue.delete()
         assert not await node("exists", ours)
 
 

@@ -104,7 +104,7 @@ async def test_a_queue_in_every_way_it_can_be_used(server: Npm, fresh: Fresh) ->
         assert not await queue.flush()
         assert await queue.attach()
         assert [message.id async for message in queue.consume(reliable=True, max=1)] == [5]
-        await queue.close()
+        await queue.delete()
         assert not await there.exists()
         assert not await queue.attach()
         await queue.detach()

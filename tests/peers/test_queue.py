@@ -283,7 +283,7 @@ def test_what_we_close_or_flush_is_gone_for_node(
     link.run(queue.flush(keys))
     assert peer.count(keys.name) == 0
     assert peer.push(keys.name, "c") == 3
-    link.run(queue.close(keys))
+    link.run(queue.delete(keys))
     assert not peer.exists(keys.name)
 
 

@@ -132,7 +132,7 @@ def test_a_queue_lives_its_whole_life_on_its_server(
     assert [(m.id, m.value) for m in link.run(read_at(keys, 0, 9))] == [(3, b"c")]
     others = [other for other in three_links if other is not link]
     assert [other.execute(command("EXISTS", *keys.all)) for other in others] == [0, 0]
-    link.run(queue.close(keys))
+    link.run(queue.delete(keys))
     assert locate([keys], three_links) == [server_index(keys.metadata, 3)]
 
 

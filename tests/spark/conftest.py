@@ -227,7 +227,7 @@ class Bus:
 
     def close_queue(self, queue: str) -> None:
         """Remove the queue with everything in it, as npm busmq's close does."""
-        self.link.run(core.close(QueueKeys(queue)))
+        self.link.run(core.delete(QueueKeys(queue)))
 
     def __call__(self, *words: str | int | bytes) -> Any:
         return self.link.execute(command(*words))

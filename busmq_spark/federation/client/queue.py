@@ -136,8 +136,8 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
                 self._leave()
         self._emit("detached")
 
-    async def close(self) -> None:
-        """Close, like Queue.close."""
+    async def delete(self) -> None:
+        """Delete, like Queue.delete."""
         if not self.attached:
             await self.attach(ttl_s=DEFAULT_QUEUE_TTL_S)
         async with self._lock:
@@ -150,7 +150,7 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
             finally:
                 self._leave()
         self._emit("detached")
-        self._emit("closed")
+        self._emit("deleted")
 
     # -- pushing -----------------------------------------------------------------------------------
 

@@ -89,8 +89,9 @@ class ServedQueue(ServedObject):
         super().__init__(session, made)
         self._queue: Queue = session.bus.queue(made.name)
         self._queue.room = TakeRoom(session.connection)
-        for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
+        for event in ("attaching", "attached", "detaching", "detached", "consuming"):
             self._queue.on(event, partial(self.emit, event))
+        self._queue.on("deleted", partial(self.emit, "closed"))
         self._queue.on(
             "error", lambda error: self.emit("error", error_codec.error_event_text(error))
         )
@@ -149,7 +150,7 @@ class ServedQueue(ServedObject):
             raise self._not_attached_error("close")
         await self._wait_until_pushed()
         await self.stop_sending_messages()
-        await self._queue.close()
+        await self._queue.delete()
 
     # -- pushing -----------------------------------------------------------------------------------
 
