@@ -170,7 +170,8 @@ class BaseGroup(Handle, ABC):
             try:
                 return await work(again)
             except LinkLost as error:
-                await asyncio.sleep(retry.pause_s(error, retry_time_s(link.endpoint, error)))
+                with retry.pausing(error, retry_time_s(link.endpoint, error)) as pause_s:
+                    await asyncio.sleep(pause_s)
                 again = True
 
     async def _run(self, flow: Flow[T]) -> T:

@@ -413,7 +413,8 @@ class Consumption(BaseConsumption):
                 )
                 return
             except LinkLost as error:
-                await asyncio.sleep(retry.pause_s(error, retry_time_s(link.endpoint, error)))
+                with retry.pausing(error, retry_time_s(link.endpoint, error)) as pause_s:
+                    await asyncio.sleep(pause_s)
 
     # -- inside ------------------------------------------------------------------------------------
 

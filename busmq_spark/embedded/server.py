@@ -285,6 +285,7 @@ class EmbeddedRedis:
         self._pid = int(guard.ask("run"))
         started, wait_s = time.monotonic(), START_TIMEOUT_S
         while True:
+            is_late = time.monotonic() - started > wait_s  # before the last look at the server
             alive = guard.ask(
                 "alive"
             )  # checked before the log is read: the last words of a server are then in it
@@ -301,7 +302,7 @@ class EmbeddedRedis:
                 if PORT_TAKEN_LOG_LINE in said:
                     return False
                 raise self._start_error(f"it ended with status {alive.removeprefix('no ')}", said)
-            if time.monotonic() - started > wait_s:
+            if is_late:
                 # After so long it has its socket (a taken port ends it at once), so it is ours to
                 # ask.
                 if wait_s == LOAD_TIMEOUT_S or not self._ping(10.0).startswith("LOADING"):

@@ -131,12 +131,13 @@ def wait_until(true: Callable[[], bool], timeout_s: float, what: str, url: str) 
     deadline = time.monotonic() + timeout_s
     last = "its servers answered, but it was not so"
     while True:
+        is_late = time.monotonic() > deadline  # before the last look
         try:
             if true():
                 return
         except (OSError, RuntimeError) as error:
             last = str(error)
-        if time.monotonic() > deadline:
+        if is_late:
             raise LinkLost(
                 url=url, reason=f"{what} did not come true within {timeout_s:.0f} s ({last})"
             )

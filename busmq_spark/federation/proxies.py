@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 from busmq_spark.errors import FederationLost, FederationRefused
 from busmq_spark.federation.http_answers import handshake_error
+from busmq_spark.federation.send_stall_meter import is_readable
 from busmq_spark.parsers import host_and_port, split_url
 
 DEFAULT_PROXY_PORT = 80
@@ -178,7 +179,8 @@ def _read_status(made: socket.socket, deadline: float) -> int:
     """
     head = b""
     while b"\r\n\r\n" not in head:
-        if len(head) > MAX_HEAD_BYTES or time.monotonic() > deadline:
+        is_late = time.monotonic() > deadline and not is_readable(made)
+        if len(head) > MAX_HEAD_BYTES or is_late:
             raise ValueError("its answer does not end")
         data = made.recv(1)  # the byte after the head is the server's
         if not data:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import fcntl
 import struct
 import termios
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -34,9 +34,13 @@ def unsent_bytes(socket: ServerConnection) -> tuple[int, int]:
     return waiting, kernel
 
 
-def is_readable(socket: ServerConnection) -> bool:
+def has_unread_bytes(socket: ServerConnection) -> bool:
     """Whether the operating system holds bytes of the peer that were not read yet."""
-    found = socket.transport.get_extra_info("socket")
+    return is_readable(socket.transport.get_extra_info("socket"))
+
+
+def is_readable(found: Any) -> bool:
+    """Whether the operating system holds bytes of a socket that were not read yet."""
     try:
         return bool(struct.unpack("i", fcntl.ioctl(found.fileno(), termios.FIONREAD, b"\0" * 4))[0])
     except (OSError, ValueError, AttributeError):  # closed meanwhile, or a system that cannot say

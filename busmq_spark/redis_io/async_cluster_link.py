@@ -77,9 +77,9 @@ class AsyncClusterLink:
                 await self._refresh_if_moved(cluster_pipeline)
                 return step_result(step, cluster_pipeline.replies)
             if problem is not None:
-                await asyncio.sleep(
-                    retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s))
-                )
+                given_s = retry_time_s(self.endpoint, problem, self._patience_s)
+                with retry.pausing(problem, given_s) as pause_s:
+                    await asyncio.sleep(pause_s)
 
     async def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask anew which slots are where; tasks that ask at once share one answer. Raises

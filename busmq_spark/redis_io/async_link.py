@@ -152,9 +152,9 @@ class AsyncLink:
     ) -> None:
         if isinstance(error, LinkLost) and self.endpoint.may_move and wire is self._wire:
             self.drop()  # the master is looked up anew
-        await asyncio.sleep(
-            retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
-        )
+        given_s = retry_time_s(self.endpoint, error, self._patience_s)
+        with retry.pausing(error, given_s) as pause_s:
+            await asyncio.sleep(pause_s)
 
 
 async def _resend_unknown(

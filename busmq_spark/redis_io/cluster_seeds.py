@@ -12,7 +12,7 @@ from typing import Any
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io.connection_factory import (
     async_connection,
-    keep_cancellation,
+    opening,
     sync_connection,
 )
 from busmq_spark.redis_io.endpoint import NoServerReachable
@@ -89,11 +89,9 @@ class ClusterSeeds:
         """Fetch the slot map on the running loop."""
         last: BusError | None = None
         for server in self._servers_to_ask(known, dead):
-            connection = async_connection(
-                server, reply_s=_NODE_TIMEOUT_S, connect_s=_NODE_TIMEOUT_S
-            )
+            connection = async_connection(server)
             try:
-                with keep_cancellation():
+                async with opening(connection, _NODE_TIMEOUT_S, _NODE_TIMEOUT_S):
                     await connection.connect()
                     await connection.send_packed_command(_CLUSTER_SLOTS_COMMAND, check_health=False)
                     return self._parse_slots(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from inspect import signature
 from typing import Any
 
@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
 
+from busmq_spark.redis_io.loop_timeout import LoopTimeout
 from busmq_spark.redis_io.optional_commands import CONNECTION_NAME, tell_once
 from busmq_spark.redis_io.urls import RedisServerAddress
 
@@ -110,12 +111,14 @@ def sync_connection(server: RedisServerAddress, **timeouts: float) -> redis.Conn
     return kind(retry=retry, **arguments)
 
 
-def async_connection(server: RedisServerAddress, **timeouts: float) -> aredis.Connection:
-    """An asyncio connection, not connected yet. ``timeouts``: reply_s, connect_s."""
+def async_connection(server: RedisServerAddress) -> aredis.Connection:
+    """An asyncio connection, not connected yet, without time-outs: see :func:`opening`."""
     from redis.asyncio.retry import Retry as AsyncRetry
 
     retry = AsyncRetry(NoBackoff(), 0)
-    arguments = connection_arguments(server, **timeouts) | {"redis_connect_func": _greet_async}
+    arguments = connection_arguments(server) | {"redis_connect_func": _greet_async}
+    # redis-py would take a loop that was blocked for a server that is silent.
+    arguments |= {"socket_timeout": None, "socket_connect_timeout": None}
     if server.path:
         # Same interface
         return aredis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[return-value]
@@ -123,11 +126,36 @@ def async_connection(server: RedisServerAddress, **timeouts: float) -> aredis.Co
     return kind(retry=retry, **arguments)
 
 
-@contextmanager
-def keep_cancellation() -> Iterator[None]:
-    """Around redis-py's ``connect`` and ``read_response``: they may swallow a cancellation, and the
-    cancelling task would wait for ever.
+@asynccontextmanager
+async def opening(
+    connection: aredis.Connection, reply_s: float | None = None, connect_s: float | None = None
+) -> AsyncIterator[None]:
+    """Around redis-py's ``connect`` and the first replies: its time limits, of the loop's own time.
+
+    Raises redis-py's TimeoutError. Keeps a cancellation, which redis-py may swallow: the task that
+    cancels would wait for ever.
     """
+    what = "connecting to server"
+
+    async def greet(opened: Any) -> None:
+        nonlocal what
+        what = f"reading from {opened._host_error()}"
+        limit.restart(REPLY_TIMEOUT_S if reply_s is None else reply_s)
+        await _greet_async(opened)
+
+    connection.redis_connect_func = greet  # type: ignore[assignment]  # redis-py awaits it
+    try:
+        async with LoopTimeout(CONNECT_TIMEOUT_S if connect_s is None else connect_s) as limit:
+            with _keep_cancellation():
+                yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise rx.TimeoutError(f"Timeout {what}") from None
+
+
+@contextmanager
+def _keep_cancellation() -> Iterator[None]:
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()

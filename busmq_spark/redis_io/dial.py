@@ -13,7 +13,7 @@ import redis.exceptions as rx
 from busmq_spark.redis_io.connection_factory import (
     REPLY_TIMEOUT_S,
     async_connection,
-    keep_cancellation,
+    opening,
     sync_connection,
 )
 from busmq_spark.redis_io.endpoint import RedisEndpoint
@@ -43,9 +43,9 @@ async def dial_async(
     """Dial on the running loop. ``reply_s``: longest wait for a reply on the way to an open
     connection.
     """
-    connection = async_connection(await endpoint.resolve_async(), reply_s=reply_s)
+    connection = async_connection(await endpoint.resolve_async())
     try:
-        with keep_cancellation():
+        async with opening(connection, reply_s):
             await connection.connect()
             # It is open
             keep_from_children(connection._writer.transport)  # type: ignore[union-attr]

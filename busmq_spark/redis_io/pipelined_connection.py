@@ -21,8 +21,10 @@ from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.fork_guard import other_loop_error
 from busmq_spark.redis_io.resp_codec import pack
 
-_OVERDUE_CHECK_INTERVAL_S = 1.0
-"""Seconds between two checks for silence, at least."""
+_OVERDUE_CHECKS = 10
+"""Checks without data after which a due reply is overdue. Each is in a turn of the loop of its own:
+a loop that was blocked says nothing of the server.
+"""
 _MAX_UNSENT_BYTES, _MAX_UNSENT_CALL_BYTES = 16 * 1024, 8 * 1024
 """So many bytes, or so many of one call, do not wait for the end of the loop's turn: Redis works on
 them while the rest is made. Short calls go together, since each write is a system call that wakes
@@ -58,13 +60,11 @@ class PipelinedConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._reply_s = reply_s
-        self._last_data_at = self._loop.time()
+        self._silent_checks = 0
         self.lost = asyncio.Event()
         """Set once the connection is gone."""
         self._transport.set_protocol(self)
-        self._watch = self._loop.call_later(
-            min(_OVERDUE_CHECK_INTERVAL_S, reply_s), self._check_overdue
-        )
+        self._watch = self._loop.call_later(reply_s / _OVERDUE_CHECKS, self._check_overdue)
 
     @property
     def is_open(self) -> bool:
@@ -104,7 +104,7 @@ class PipelinedConnection(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._write_unsent)
         if not self._waiting:
-            self._last_data_at = self._loop.time()
+            self._silent_checks = 0
         packed = pack(calls, whole=whole)
         self._unsent.append(packed)
         self._unsent_bytes += len(packed)
@@ -123,7 +123,7 @@ class PipelinedConnection(asyncio.Protocol):
             self._transport.write(b"".join(unsent))
 
     def data_received(self, data: bytes) -> None:
-        self._last_data_at = self._loop.time()
+        self._silent_checks = 0
         self._reader.feed(data)
         gets = self._reader.gets
         try:
@@ -157,13 +157,12 @@ class PipelinedConnection(asyncio.Protocol):
         """
         if not self.is_open:
             return
-        if self._waiting and self._loop.time() - self._last_data_at > self._reply_s:
+        self._silent_checks += bool(self._waiting)
+        if self._silent_checks > _OVERDUE_CHECKS:
             self._transport.abort()
             self._fail_waiting(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
             return
-        self._watch = self._loop.call_later(
-            min(_OVERDUE_CHECK_INTERVAL_S, self._reply_s), self._check_overdue
-        )
+        self._watch = self._loop.call_later(self._reply_s / _OVERDUE_CHECKS, self._check_overdue)
 
     def _fail_waiting(self, error: Exception) -> None:
         self.lost.set()

@@ -7,7 +7,8 @@ Java has the same (redis/LinkRetry.java); tests/golden/retries-v1.json tests bot
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from busmq_spark.errors import LinkLost
 
@@ -64,3 +65,15 @@ class LinkRetry(Pauses):
         if not isinstance(error, LinkLost) or self._clock() - self._began + pause_s > given_s:
             raise error from None
         return pause_s
+
+    @contextmanager
+    def pausing(self, error: Exception, given_s: float) -> Iterator[float]:
+        """Yield the seconds to wait, like ``pause_s``; the block waits.
+
+        A longer wait does not count towards the time given: the process had no CPU time, which says
+        nothing of the server.
+        """
+        pause_s = self.pause_s(error, given_s)
+        until = self._clock() + pause_s
+        yield pause_s
+        self._began += max(0.0, self._clock() - until)

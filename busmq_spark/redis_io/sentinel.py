@@ -12,7 +12,7 @@ import redis.exceptions as rx
 from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.redis_io.connection_factory import (
     async_connection,
-    keep_cancellation,
+    opening,
     sync_connection,
 )
 from busmq_spark.redis_io.endpoint import NoServerReachable
@@ -77,11 +77,9 @@ class SentinelMaster:
         """Resolve on the running loop."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:
-            connection = async_connection(
-                sentinel, reply_s=_SENTINEL_TIMEOUT_S, connect_s=_SENTINEL_TIMEOUT_S
-            )
+            connection = async_connection(sentinel)
             try:
-                with keep_cancellation():
+                async with opening(connection, _SENTINEL_TIMEOUT_S, _SENTINEL_TIMEOUT_S):
                     await connection.connect()
                     await connection.send_packed_command(self._master_command, check_health=False)
                     reply = await connection.read_response(disable_decoding=True)

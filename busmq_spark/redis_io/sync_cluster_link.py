@@ -71,9 +71,9 @@ class SyncClusterLink:
                 self._refresh_if_moved(cluster_pipeline)
                 return step_result(step, cluster_pipeline.replies)
             if problem is not None:
-                self._stopped.wait(
-                    retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s))
-                )
+                given_s = retry_time_s(self.endpoint, problem, self._patience_s)
+                with retry.pausing(problem, given_s) as pause_s:
+                    self._stopped.wait(pause_s)
 
     def post(self, call: RedisCall) -> None:
         """Send one call to its node and do not wait; each needs one :meth:`fetch`."""
@@ -180,9 +180,9 @@ class SyncClusterLink:
             try:
                 return [ask(link) for link in self.master_links]
             except LinkLost as error:
-                self._stopped.wait(
-                    retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
-                )
+                given_s = retry_time_s(self.endpoint, error, self._patience_s)
+                with retry.pausing(error, given_s) as pause_s:
+                    self._stopped.wait(pause_s)
 
     def _raise_if_stopped(self) -> None:
         if self._stopped.is_set():

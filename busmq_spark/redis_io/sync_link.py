@@ -223,10 +223,11 @@ class SyncLink:
             return False
 
     def _pause_or_raise(self, error: BusError, retry: LinkRetry) -> None:
-        pause_s = retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
-        if self.endpoint.may_move:
-            self._drop()  # the master is looked up anew
-        self._stopped.wait(pause_s)
+        given_s = retry_time_s(self.endpoint, error, self._patience_s)
+        with retry.pausing(error, given_s) as pause_s:
+            if self.endpoint.may_move:
+                self._drop()  # the master is looked up anew
+            self._stopped.wait(pause_s)
 
 
 class PipelinedLink(Protocol):

@@ -76,11 +76,11 @@ class SameThreadStoreCaller:
         error.
         """
         retry, self._retry = self._retry or LinkRetry(time.monotonic), None
-        pause_s = retry.pause_s(with_link_name(self._source, error), self._patience_s)
-        if retry.failures == 1:
-            log.warning("link %r cannot be reached (%s); waiting for it", self._source, error)
-        self._retry = retry
-        time.sleep(pause_s)
+        with retry.pausing(with_link_name(self._source, error), self._patience_s) as pause_s:
+            if retry.failures == 1:
+                log.warning("link %r cannot be reached (%s); waiting for it", self._source, error)
+            self._retry = retry
+            time.sleep(pause_s)
 
     def report_reached(self) -> None:
         """An answer came."""

@@ -32,6 +32,7 @@ from busmq_spark.federation.bulk.frames import make_wire_error
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.http_answers import handshake_error
 from busmq_spark.federation.proxies import open_tunnel, proxy_of
+from busmq_spark.federation.send_stall_meter import is_readable
 from busmq_spark.federation.silent_log import WIRE_LOG
 
 PING_AFTER_SILENCE_S = 5.0
@@ -152,7 +153,7 @@ class BulkWebSocket:
             for data in protocol.data_to_send():
                 self._socket.sendall(data)
             while response is None and protocol.handshake_exc is None:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline and not is_readable(self._socket):
                     raise self._lost_error(
                         f"no answer to the handshake within {CONNECT_TIMEOUT_S:g} s"
                     )

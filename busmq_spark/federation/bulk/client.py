@@ -222,7 +222,8 @@ class FederationBulkClient:
             if type(retry_s) is int
             else self.address.patience_s
         )
-        time.sleep(retry.pause_s(error, patience_s))
+        with retry.pausing(error, patience_s) as pause_s:
+            time.sleep(pause_s)
 
     def _send_read_call(self, parts: Sequence[Range], strict: bool) -> int:
         socket, one = self._ensure_connected(), len(parts) == 1

@@ -100,16 +100,14 @@ class RemoteReconnector:
             self._cancel_unneeded_opening()
 
     async def _wait_with_patience(self, coming: asyncio.Future[RemoteObjectConnection]) -> None:
-        clock = asyncio.get_running_loop().time
-        began = seen = clock()
+        waited_s = unseen_s = 0.0  # by polls: a loop that was blocked says nothing of the server
         while not coming.done():
             await asyncio.wait({coming}, timeout=STATE_POLL_S)
-            now = clock()
-            if self._pool.is_alive:
-                seen = now
-            if self._failed is not None and now - began > PATIENCE_S:
+            waited_s += STATE_POLL_S
+            unseen_s = 0.0 if self._pool.is_alive else unseen_s + STATE_POLL_S
+            if self._failed is not None and waited_s > PATIENCE_S:
                 raise self._failed
-            if now - seen > PATIENCE_S:
+            if unseen_s > PATIENCE_S:
                 raise self._unreachable_error()
 
     def open_and_keep(self) -> None:

@@ -41,6 +41,7 @@ from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.proxies import open_tunnel_async, proxy_of
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.redis_io.fork_guard import keep_from_children
+from busmq_spark.redis_io.loop_timeout import LoopTimeout
 from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
@@ -180,13 +181,13 @@ class ReconnectingWebSocket:
                 options["sock"] = await open_tunnel_async(
                     proxy, self.target.url, uri.host, uri.port, self._open_s
                 )
-            made = await _ConnectWithoutRedirects(
+            connecting = _ConnectWithoutRedirects(
                 self.target.url_to_dial,
                 additional_headers=self.target.headers,
                 create_connection=ByteCountingWebSocket,
                 compression=None,
                 extensions=[client_deflate()] if self.target.compression else None,
-                open_timeout=self._open_s,
+                open_timeout=None,
                 ping_interval=None,
                 close_timeout=1,
                 max_size=MAX_MESSAGE_BYTES,
@@ -194,6 +195,8 @@ class ReconnectingWebSocket:
                 logger=WIRE_LOG,
                 **options,
             )
+            async with LoopTimeout(self._open_s):
+                made = await connecting
             self._open_s = HANDSHAKE_TIMEOUTS_S[0]
             keep_from_children(made.transport)
             return cast("ByteCountingWebSocket", made)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.federation.gate.byte_budget import ByteBudget
 from busmq_spark.federation.gate.loop_turns import LoopTurns, SecretTurns
-from busmq_spark.federation.send_stall_meter import is_readable
+from busmq_spark.federation.send_stall_meter import has_unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,7 @@ class PerSecretQuota(ByteBudget):
                 continue
             received, since = self._progress.setdefault(socket, (socket.received, now))
             if socket.received - received >= MIN_UNFINISHED_BYTES or (
-                socket is not self._favoured and is_readable(socket)
+                socket is not self._favoured and has_unread_bytes(socket)
             ):
                 self._progress[socket] = socket.received, now
             elif now - since > self._limits.unfinished_s:

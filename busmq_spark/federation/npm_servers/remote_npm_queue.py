@@ -19,6 +19,7 @@ from busmq_spark.errors import BusError, FederationLost, LinkLost
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 from busmq_spark.federation.npm_wire.creation_message import make_creation
+from busmq_spark.redis_io.loop_timeout import LoopTimeout
 
 ANSWER_TIMEOUT_S = 10.0
 """A server that has not sent an answer, or a message that it has, for so long counts as lost."""
@@ -57,7 +58,7 @@ class RemoteNpmQueue:
         """
         made = cls(pool)
         try:
-            async with asyncio.timeout(patience_s):
+            async with LoopTimeout(patience_s):
                 creation = make_creation("queue", queue)
                 made._remote = await pool.create_remote(
                     creation, lambda _, why: made._on_lost(str(why.details.get("reason", why)))
@@ -150,7 +151,7 @@ class RemoteNpmQueue:
     async def _call_for_result(self, method: str, *args: Any) -> Any:
         self._raise_if_lost()
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with LoopTimeout(ANSWER_TIMEOUT_S):
                 found = await self._remote.call_for_result(method, *args)
         except TimeoutError:
             # The other queues are better off with another connection, too

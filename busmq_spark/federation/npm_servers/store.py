@@ -40,6 +40,7 @@ from busmq_spark.queue.position import Position, Range
 from busmq_spark.queue.queue import AttachResult
 from busmq_spark.reading.reader_operations import AckResult, QueueState
 from busmq_spark.reading.times_of_ids import TimesOfIds
+from busmq_spark.redis_io.loop_timeout import LoopTimeout
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.store.protocol import ConsecutiveMessages, LossCauseEvidence, QueueCreateOptions
@@ -320,7 +321,7 @@ class FederationNpmStore:
 
     async def _is_our_server(self) -> bool:
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            async with LoopTimeout(CONNECT_TIMEOUT_S):
                 return (await self._pool.wait_for_open_sockets())[0].is_ours
         except TimeoutError:
             raise self._pool.last_error from None
@@ -389,7 +390,8 @@ class FederationNpmStore:
                 return (coming or self._start_in_loop(ask())).result()
             except LinkLost as error:
                 coming = None
-                time.sleep(retry.pause_s(error, self.address.patience_s))
+                with retry.pausing(error, self.address.patience_s) as pause_s:
+                    time.sleep(pause_s)
 
     def _refuse_subscription(self, subscription: str) -> None:
         if subscription:

@@ -30,6 +30,7 @@ final class LinkRetry {
     private static final Map<String, Long> NEXT_WARNING_NS = new ConcurrentHashMap<>();
 
     private long startNs = System.nanoTime();
+    private long oversleptMs;
     private int failures;
 
     /** Count a failure and return the pause after it. */
@@ -52,10 +53,18 @@ final class LinkRetry {
      */
     long pauseMs(BusException error, long elapsedMs, long givenMs) {
         long pauseMs = nextMs();
-        if (!error.kind().isLinkLost() || elapsedMs + pauseMs > givenMs) {
+        if (!error.kind().isLinkLost() || elapsedMs - oversleptMs + pauseMs > givenMs) {
             throw error;
         }
         return pauseMs;
+    }
+
+    /**
+     * A pause is over. What it took longer than asked does not count: the process had no CPU time,
+     * which says nothing of the server.
+     */
+    void onResumed(long pauseMs, long sleptMs) {
+        oversleptMs += Math.max(0, sleptMs - pauseMs);
     }
 
     private static void warnOnceAMinute(RedisEndpoint endpoint, BusException error) {
@@ -76,10 +85,13 @@ final class LinkRetry {
         }
         boolean mayPass = paused || endpoint.mayMove() && !(problem instanceof NoServerReachable);
         try {
-            Thread.sleep(pauseMs(
+            long nowNs = System.nanoTime();
+            long pauseMs = pauseMs(
                     error,
-                    (System.nanoTime() - startNs) / 1_000_000,
-                    mayPass ? FAILOVER_PATIENCE_MS : PATIENCE_MS));
+                    (nowNs - startNs) / 1_000_000,
+                    mayPass ? FAILOVER_PATIENCE_MS : PATIENCE_MS);
+            Thread.sleep(pauseMs);
+            onResumed(pauseMs, (System.nanoTime() - nowNs) / 1_000_000);
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
             // Spark treats this exception as a stop.

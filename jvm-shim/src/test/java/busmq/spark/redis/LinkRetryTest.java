@@ -58,6 +58,7 @@ class LinkRetryTest {
                         each.get("pause_ms").get(0).asLong() <= pauseMs
                                 && pauseMs <= each.get("pause_ms").get(1).asLong(),
                         () -> pauseMs + " ms");
+                retry.onResumed(pauseMs, pauseMs + each.path("overslept_ms").asLong());
             }
         }
     }
