@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -107,6 +108,20 @@ async def test_what_peers_do_not_end_is_counted_and_the_longest_that_stands_stil
         for peer in peers:
             await peer.close()
         await until(lambda: quota_of(server).bytes == 0)
+
+
+async def test_a_line_that_has_not_ended_is_held_once(federation: Serve) -> None:
+    size = 8 * MIB
+    async with federation(ring()) as (_, server), all_closed():
+        peer = await opened(server)
+        tracemalloc.start(1)
+        try:
+            peer.send(never_ended("line", size))
+            await until(lambda: quota_of(server).bytes >= size)
+            await until(lambda: tracemalloc.get_traced_memory()[0] < 1.5 * size)
+        finally:
+            tracemalloc.stop()
+        await peer.close()
 
 
 async def test_messages_that_fill_all_room_together_all_arrive_late(

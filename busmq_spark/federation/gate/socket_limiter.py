@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import zlib
 from collections import Counter, deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import ServerConnection
@@ -280,7 +281,11 @@ class LimitedServerConnection(ServerConnection):
                 raise ProtocolError(f"a message of more than {most} fragments")
         elif frame.opcode in DATA_OPCODES:
             self._fragments = 1
-        self._recv_frame(frame)
+        taken = frame
+        if len(frame.data) > FRAME_OVERHEAD_BYTES:
+            # The library's parser keeps its last frame until the next one
+            taken, frame.data = replace(frame), b""
+        self._recv_frame(taken)
 
     def process_event(self, event: Any) -> None:
         """Called by websockets with the request, and with each frame."""
