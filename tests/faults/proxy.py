@@ -17,32 +17,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from busmq_spark.queue.scripts import load
+from busmq_spark.queue.scripts import load, script_names
 from tests.support import PATIENCE_S
-
-SCRIPTS = (
-    "ack_to",
-    "attach",
-    "begin",
-    "commit",
-    "group_lease",
-    "group_settle",
-    "job_load",
-    "job_outcome",
-    "lease",
-    "probe",
-    "push",
-    "push_from",
-    "record",
-    "renew",
-    "stage",
-    "short",
-    "state",
-    "sweep",
-    "times",
-    "topic_member",
-    "touch",
-)
 
 
 @dataclass(frozen=True)
@@ -78,7 +54,7 @@ def ends_the_queue(command: Command) -> bool:
 
 def _scripts() -> dict[bytes, str]:
     if not _NAMES:
-        for name in SCRIPTS:
+        for name in script_names():
             script = load(name)
             _NAMES[script.digest.encode()] = _NAMES[script.text.encode()] = name
     return _NAMES

@@ -14,14 +14,14 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.queue import queue as queues
 from busmq_spark.queue.command_generators import command, script
 from busmq_spark.queue.keys import QueueKeys, sink_record
-from busmq_spark.queue.scripts import load
+from busmq_spark.queue.scripts import load, script_names
 from busmq_spark.reading.reader_operations import QueueState, states
 from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from tests.faults.process import DriverProcess
-from tests.faults.proxy import SCRIPTS, Gate, Held
+from tests.faults.proxy import Gate, Held
 from tests.support import wait_until
 
 AT_ONCE = 3000
@@ -54,7 +54,7 @@ class Bus:
 
     def load_scripts(self) -> None:
         """So that a script is sent once and not, unknown at first, a second time: gates count."""
-        for name in SCRIPTS:
+        for name in script_names():
             self.link.execute(command("SCRIPT", "LOAD", load(name).text))
 
     def create(self, queue: str, ttl_s: int = 3600) -> None:
