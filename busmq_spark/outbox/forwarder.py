@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -30,7 +30,7 @@ from busmq_spark.errors import BusError, LinkLost, QueueFull
 from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.outbox import sql
 from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
-from busmq_spark.outbox.schema import open_to_read, translate_sqlite_error
+from busmq_spark.outbox.schema import open_to_read
 from busmq_spark.outbox.sql import (
     EntryAwaitingRouting,
     OutboxChunk,
@@ -106,6 +106,10 @@ class OutboxForwarder:
         self.rescan_all: Callable[[], None] | None = None
         """Called when events were routed; of the thread that routes."""
         self._target: OutboxTarget | None = None
+        self._readers: ExitStack | None = None
+        """Open before :meth:`start` returns: SQLite finds the log by its path, and from then on the
+        file may be moved.
+        """
         self._reader: sqlite3.Connection
         self._reader_ahead: sqlite3.Connection
         self._reading_ahead: ThreadPoolExecutor
@@ -127,6 +131,8 @@ class OutboxForwarder:
 
     def start(self) -> None:
         """Begin."""
+        with suppress(BusError):  # the thread tries it again, and notes why it fails
+            self._readers = self._open_readers()
         self._thread.start()
 
     def wake(self, to: OutboxDestinationQueue | None) -> None:
@@ -162,9 +168,9 @@ class OutboxForwarder:
         back_off = _BackOff()
         while not self._stopped:
             try:
+                readers, self._readers = self._readers or self._open_readers(), None
                 with (
-                    closing(open_to_read(self._path)) as self._reader,
-                    closing(open_to_read(self._path)) as self._reader_ahead,
+                    readers,
                     ThreadPoolExecutor(1, "busmq-outbox-reader") as self._reading_ahead,
                 ):
                     while not self._stopped:
@@ -179,11 +185,7 @@ class OutboxForwarder:
                 if self._stopped:
                     break
                 first = back_off.count_failure()
-                found = (
-                    translate_sqlite_error(error, self._path)
-                    if isinstance(error, sqlite3.Error)
-                    else error
-                )
+                found = self._writer.translate(error)
                 log.log(
                     logging.ERROR if first else logging.DEBUG,
                     "the outbox %s forwards nothing for now: %s",
@@ -194,6 +196,12 @@ class OutboxForwarder:
                 self._wait_until_due(back_off)
         if self._target is not None:
             self._target.close()
+
+    def _open_readers(self) -> ExitStack:
+        with ExitStack() as stack:
+            self._reader = stack.enter_context(closing(open_to_read(self._path)))
+            self._reader_ahead = stack.enter_context(closing(open_to_read(self._path)))
+            return stack.pop_all()
 
     def _wait_until_due(self, back_off: _BackOff) -> None:
         """Until it may be tried again, whatever comes meanwhile. Everything is looked at anew

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from busmq_spark.errors import OutboxDiskFull, StateError
+from busmq_spark.errors import OutboxDiskFull, OutboxUnusable, StateError
 from busmq_spark.outbox import sql
 from busmq_spark.outbox.disk_reserve import DiskReserveFile, FileSizeLimit
 from busmq_spark.outbox.file_identity import OpenFiles
@@ -176,6 +176,20 @@ class SqliteGroupCommitWriter:
                     self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._connection.close()
 
+    def translate(self, error: Exception) -> Exception:
+        """Return the error of ours for one of SQLite's. Where a file is not at its path any more,
+        that is the cause.
+        """
+        found = (
+            translate_sqlite_error(error, self._path) if isinstance(error, sqlite3.Error) else error
+        )
+        if isinstance(found, OutboxUnusable):
+            try:
+                self._files.check()
+            except OutboxUnusable as moved:
+                return moved
+        return found
+
     def _enqueue(self, job: _QueuedWork) -> None:
         with self._asking:
             if self._closed:
@@ -277,7 +291,7 @@ class SqliteGroupCommitWriter:
         except BaseException as error:
             self._roll_back()
             if isinstance(error, sqlite3.Error):
-                found = translate_sqlite_error(error, self._path)
+                found = self.translate(error)
                 raise (
                     self._disk_full_error() if isinstance(found, OutboxDiskFull) else found
                 ) from error

@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from busmq_spark.errors import BusError, ConfigError, OutboxDiskFull, OutboxNotDrained, StateError
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    OutboxDiskFull,
+    OutboxNotDrained,
+    OutboxUnusable,
+    StateError,
+)
 from busmq_spark.outbox import report, schema, sql
 from busmq_spark.outbox.disk_reserve import DiskReserveFile
 from busmq_spark.outbox.file_identity import check_home, real_path
@@ -169,8 +176,11 @@ class OutboxEngine:
         return self._require_writer().submit_async(what.work, after=what.after)
 
     def status(self) -> report.OutboxStatus:
-        """Return the waiting messages, and the reason."""
-        return report.read_status(self.path)
+        """Return the waiting messages, and the reason. Raises OutboxUnusable."""
+        try:
+            return report.read_status(self.path)
+        except OutboxUnusable as error:
+            raise error if self._writer is None else self._writer.translate(error) from None
 
     def edit(self, work: TransactionWork[T]) -> T:
         """Run a change of waiting messages, which a full disk does not refuse: it may make room."""

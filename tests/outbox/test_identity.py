@@ -8,17 +8,19 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from busmq_spark.errors import OutboxBusy, OutboxUnusable
 from busmq_spark.outbox import report
+from busmq_spark.outbox.forwarder import OutboxForwarder
 from busmq_spark.outbox.outbox import SyncOutbox
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain, numbered
 from tests.outbox.running import Program, numbers
-from tests.support import lasting_port, wait_until
+from tests.support import PATIENCE_S, lasting_port, wait_until
 
 pytestmark = pytest.mark.redis
 NAMES = ["symlink", "chain", "folder", "hard link", "dots", "relative"]
@@ -205,6 +207,37 @@ def test_while_the_file_is_not_where_it_was_opened_nothing_is_accepted(
             outbox.push(queue, 3)
             drain(outbox)
             assert here.values(queue) == numbered(3)
+
+
+def test_what_was_stored_before_the_log_was_moved_is_forwarded_though_its_forwarder_begins_late(
+    tmp_path: Path, path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, moved, run = fresh("orders"), threading.Event(), OutboxForwarder._run
+
+    def run_late(forwarder: OutboxForwarder) -> None:
+        moved.wait(PATIENCE_S)
+        run(forwarder)
+
+    monkeypatch.setattr(OutboxForwarder, "_run", run_late)
+    with here.outbox(path) as outbox:
+        outbox.push(queue, 1)
+        path.with_name("outbox.db-wal").rename(tmp_path / "away")
+        moved.set()
+        drain(outbox)
+        assert here.values(queue) == [b"1"]
+
+
+def test_what_cannot_be_read_while_the_log_is_away_says_so(
+    tmp_path: Path, path: Path, nowhere: str
+) -> None:
+    """SQLite speaks of an error of the disk: it makes an empty log."""
+    with SyncOutbox(path, nowhere) as outbox:
+        outbox.push("q", 1)
+        path.with_name("outbox.db-wal").rename(tmp_path / "away")
+        with pytest.raises(OutboxUnusable, match=r"outbox\.db-wal was moved or removed"):
+            outbox.status()
+        (tmp_path / "away").replace(path.with_name("outbox.db-wal"))
+        assert outbox.status().outgoing == 1
 
 
 def test_a_copy_is_an_outbox_of_its_own(
