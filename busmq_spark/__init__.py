@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.errors import BusError, Reject, Release
+    from busmq_spark.errors import BusError, Rejected, Released
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
@@ -35,8 +35,8 @@ HOMES = {
     "FederationServer": "federation.serve.server",
     "Keyring": "federation.gate.keyring",
     "Outbox": "outbox.outbox",
-    "Reject": "errors",
-    "Release": "errors",
+    "Rejected": "errors",
+    "Released": "errors",
     "dead_letters": "spark.dead_letters",
     "events": "spark.events_to_columns",
     "json_columns": "spark.json_columns",
@@ -55,8 +55,8 @@ __all__ = [
     "FederationServer",
     "Keyring",
     "Outbox",
-    "Reject",
-    "Release",
+    "Rejected",
+    "Released",
     "__version__",
     "dead_letters",
     "events",

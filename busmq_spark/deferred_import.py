@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from busmq_spark.extras import missing_package
 
 T = TypeVar("T")
@@ -34,10 +34,10 @@ class DeferredImport(Generic[T]):
             needed_by or f"busmq_spark.{module}",
         )
         self._found: T | None = None
-        self._missing: LocalToolMissing | None = None
+        self._missing: ToolMissing | None = None
 
     def get(self) -> T:
-        """Return the object with that name. Raises LocalToolMissing for a package that cannot be
+        """Return the object with that name. Raises ToolMissing for a package that cannot be
         imported.
         """
         if self._missing is not None:
@@ -53,6 +53,6 @@ class DeferredImport(Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         try:
             self.get()
-        except LocalToolMissing as error:
+        except ToolMissing as error:
             return {**self.__dict__, "_missing": error.with_traceback(None)}
         return self.__dict__

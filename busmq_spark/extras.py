@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 
 _EXTRAS = {
     "websockets": "federation",
@@ -30,4 +30,4 @@ def missing_package(error: ImportError, what: str) -> Exception:
         else "Install busmq_spark with its dependencies for that Python"
     )
     reason = f"{what} needs it, and {sys.executable} cannot import it ({error})"
-    return LocalToolMissing(tool=f"Python package {package}", reason=reason, remedy=remedy)
+    return ToolMissing(tool=f"Python package {package}", reason=reason, remedy=remedy)

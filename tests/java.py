@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from busmq_spark.spark.java_runtime import ensure_java
 from busmq_spark.spark.tune import use_compiled_pyspark_in_workers
 
@@ -49,7 +49,7 @@ def share_classes(folder: Path) -> None:
     """
     try:
         home = ensure_java()
-    except LocalToolMissing:
+    except ToolMissing:
         return  # the tests that need it say so
     release = subprocess.run(
         [f"{home}/bin/java", "-version"], capture_output=True, text=True, check=False

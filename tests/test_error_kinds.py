@@ -7,20 +7,20 @@ import pickle
 import pytest
 
 from busmq_spark.errors import BusError, FederationLost, LinkLost, QueueFull, RequestTimeout
-from busmq_spark.errors.jobs import JobWaitTimeout, WorkTimeout
-from busmq_spark.errors.outbox import OutboxNotDrained
-from busmq_spark.errors.redis import RedisWritesPaused
+from busmq_spark.errors.jobs import JobTimeout, WorkTimeout
+from busmq_spark.errors.outbox import OutboxWaits
+from busmq_spark.errors.redis import WritesPaused
 
 LOST = [
     LinkLost(url="redis://h", reason="refused"),
     FederationLost(url="wss://h", reason="refused"),
-    RedisWritesPaused(url="redis://h", reason="NOREPLICAS"),
+    WritesPaused(url="redis://h", reason="NOREPLICAS"),
 ]
 LATE = [
     RequestTimeout(service="s", timeout_s=0.02),
-    JobWaitTimeout(job="1", queue="q", missing="g", timeout_s=1, jobs=["1"]),
+    JobTimeout(job="1", queue="q", missing="g", timeout_s=1, jobs=["1"]),
     WorkTimeout(what="job 1", group="g", queue="q", timeout_s=1),
-    OutboxNotDrained(path="p", waiting=1, why=""),
+    OutboxWaits(path="p", waiting=1, why=""),
 ]
 
 

@@ -84,8 +84,7 @@ def test_a_name_that_needs_a_missing_extra_says_which(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stderr.splitlines()[-1].startswith(
-        f"busmq_spark.errors.LocalToolMissing: [BUSMQ_TOOL_MISSING] Python package {package} is"
-        " missing"
+        f"busmq_spark.errors.ToolMissing: [BUSMQ_TOOL_MISSING] Python package {package} is missing"
     )
     assert done.stderr.strip().endswith(f"Run: pip install 'busmq_spark[{extra}]'")
     assert "ModuleNotFoundError" not in done.stderr

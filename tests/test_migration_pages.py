@@ -55,7 +55,7 @@ TYPES: dict[str, type] = {
 """The type of each name that the pages use."""
 CLASSES: dict[str, type] = {
     "Bus": Bus, "Outbox": Outbox, "FederationServer": FederationServer, "Keyring": Keyring,
-    "Reject": busmq_spark.Reject, "Release": busmq_spark.Release,
+    "Rejected": busmq_spark.Rejected, "Released": busmq_spark.Released,
 }  # fmt: skip
 RESULTS = {
     (Bus, "queue"): Queue, (Bus, "topic"): Topic, (Bus, "jobs"): Jobs, (Bus, "channel"): Channel,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from tests.benchmarks import peers, peers_kafka
 from tests.benchmarks.peers import Line, in_turn, table
 from tests.benchmarks.peers_spark import Way
@@ -80,7 +80,7 @@ def test_only_tuned_kafka_has_larger_fetches_and_batches() -> None:
 def test_without_maven_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_kafka, "CACHE", tmp_path / "cache")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LocalToolMissing, match="mvn is missing: it fetches Kafka"):
+    with pytest.raises(ToolMissing, match="mvn is missing: it fetches Kafka"):
         peers_kafka.connector_jars()
 
 
@@ -92,7 +92,7 @@ def test_an_error_of_maven_is_named_once_per_provider(
     mvn.chmod(0o755)
     monkeypatch.setattr(peers_kafka, "CACHE", tmp_path / "cache")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(LocalToolMissing, match=r"no such artifact.*make bench-peers"):
+    with pytest.raises(ToolMissing, match=r"no such artifact.*make bench-peers"):
         peers_kafka.connector_jars()
     poms = (tmp_path / "mvn.poms").read_text()
     assert (

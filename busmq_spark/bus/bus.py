@@ -62,7 +62,7 @@ from busmq_spark.bus.topic_worker import TopicWorker
 from busmq_spark.bus.topics_consumer import TopicsConsumer
 from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.worker_group import WorkerGroup
-from busmq_spark.errors import BusError, ConfigError, RedisUnauthorized, StateError, TlsFailed
+from busmq_spark.errors import BusError, ConfigError, StateError, TlsError, Unauthorized
 from busmq_spark.errors.foreign import error_text
 from busmq_spark.groups.job import OUTCOME_TTL_S
 from busmq_spark.options import bus_options
@@ -174,8 +174,8 @@ class Bus(EventRoutingMixin, Emitter):
         """The process that entered the bus."""
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._refusal: RedisUnauthorized | TlsFailed | None = None
-        """The first RedisUnauthorized or TlsFailed of any task; event ``offline`` carries it."""
+        self._refusal: Unauthorized | TlsError | None = None
+        """The first Unauthorized or TlsError of any task; event ``offline`` carries it."""
         self._lease_users: dict[str, Any] = {}
         self._connected = False
         self.warned: set[str] = set()
@@ -570,7 +570,7 @@ class Bus(EventRoutingMixin, Emitter):
     def _on_task_end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if self._refusal is None and isinstance(error, (RedisUnauthorized, TlsFailed)):
+        if self._refusal is None and isinstance(error, (Unauthorized, TlsError)):
             self._refusal = error
 
     async def _emit_offline(self) -> None:

@@ -40,7 +40,7 @@ class MirrorHandle(Protocol):
 
 
 def make_federation_links(bus: Bus) -> FederationLinks:
-    """New links. Raises LocalToolMissing, which names the extra to install."""
+    """New links. Raises ToolMissing, which names the extra to install."""
     clients: DeferredImport[
         Callable[[Bus], FederationLinks]
     ]  # no constant: a bus in a function that Spark pickles would take federation along

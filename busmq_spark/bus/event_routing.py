@@ -29,7 +29,7 @@ from busmq_spark.errors import (
     ConfigError,
     PublishIncomplete,
     QueueMissing,
-    TooFewEventSubscribers,
+    TooFewDestinations,
 )
 from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
@@ -85,7 +85,7 @@ class EventRoutingMixin:
         ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are
         further attributes: by default its ``type`` is the first key (several are in the extension
         ``keys``), its ``id`` new, its ``time`` now. No subscribed queue is no error unless
-        ``require`` gives a minimum: then TooFewEventSubscribers is raised, and nothing is pushed.
+        ``require`` gives a minimum: then TooFewDestinations is raised, and nothing is pushed.
         Raises PublishIncomplete where a queue is full or cannot be reached, LinkLost where the
         table of subscriptions cannot be, ConfigError for what is no key. A queue that is full or
         gone and that peers of a federation server alone have subscribed is in ``missed`` of the
@@ -99,7 +99,7 @@ class EventRoutingMixin:
         )
         queues = found.owners_by_queue(wanted)
         if len(queues) < require:
-            raise TooFewEventSubscribers(keys=", ".join(wanted), found=len(queues), wanted=require)
+            raise TooFewDestinations(keys=", ".join(wanted), found=len(queues), wanted=require)
         outcomes = await asyncio.gather(
             *(
                 self._deliver(

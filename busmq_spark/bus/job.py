@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
-from busmq_spark.errors import LinkLost, Release
+from busmq_spark.errors import LinkLost, Released
 from busmq_spark.groups import job as flows
 from busmq_spark.groups.job import JobOutcome
 from busmq_spark.queue.keys import JobKeys
@@ -78,9 +78,9 @@ class Job(Mapping[str, Any]):
         """End the handler, and hand the job back: it may begin again in ``delay_s``, and this was
         no try.
 
-        Raises Release, which a handler lets pass; ConfigError.
+        Raises Released, which a handler lets pass; ConfigError.
         """
-        raise Release(reason, delay_s=delay_s)
+        raise Released(reason, delay_s=delay_s)
 
     async def save(self) -> bool:
         """Store what was set since the last save; whether there was anything: if not, nothing is
@@ -145,7 +145,7 @@ class Job(Mapping[str, Any]):
         """Wait for the outcomes of these groups, or have them if they are there, also in another
         process than the one that sent the job.
 
-        Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobWaitTimeout;
+        Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobTimeout;
         ConfigError for a group that is not there.
         """
         return await self.jobs.wait(self, groups, timeout_s=timeout_s, fail_fast=fail_fast)

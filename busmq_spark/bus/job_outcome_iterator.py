@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
 from busmq_spark.bus.handle import Handle
-from busmq_spark.errors import ConfigError, MessageRefused, PubSubMessagesDropped
+from busmq_spark.errors import ConfigError, MessageRefused, MessagesMissed
 from busmq_spark.groups.job import JobOutcome, decode_outcome, split_publication
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class JobOutcomeIterator(Handle):
             if self._waiting.put(each) and not self._warned:
                 self._warned = True
                 log.warning(
-                    "%s", PubSubMessagesDropped(pubsub=self._channel, dropped=self._waiting.dropped)
+                    "%s", MessagesMissed(pubsub=self._channel, dropped=self._waiting.dropped)
                 )
         self._wake.set()
 

@@ -18,7 +18,7 @@ from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import (
     BusError,
     JobFailed,
-    JobWaitTimeout,
+    JobTimeout,
     LinkLost,
     MessageRefused,
     StateError,
@@ -154,10 +154,10 @@ class JobOutcomeWaiter:
             return [self.found[job.id] for job in self.jobs]
         return [{group: self.found[job.id][group] for group in self.groups} for job in self.jobs]
 
-    def timeout(self, timeout_s: float) -> JobWaitTimeout:
+    def timeout(self, timeout_s: float) -> JobTimeout:
         """The error that says who has not finished."""
         late = [job.id for job in self.jobs if job.id in self.open]
-        return JobWaitTimeout(
+        return JobTimeout(
             job=late[0],
             queue=self._queue,
             missing=self.missing(late[0]),

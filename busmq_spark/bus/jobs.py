@@ -124,7 +124,7 @@ class Jobs(Handle):
         """Push the job, with what of it is not saved yet. With ``wait``, names of groups: wait for
         their outcomes; group → outcome.
 
-        Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobWaitTimeout,
+        Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobTimeout,
         and the job goes on; before it is pushed ConfigError of a group that the queue does not
         have; LinkLost when the connection broke under way: perhaps the job was pushed, perhaps not.
         """
@@ -282,7 +282,7 @@ class Jobs(Handle):
         self, wanted: JobOutcomeWaiter, timeout_s: float
     ) -> list[dict[str, JobOutcome]]:
         """The outcomes after the last look at the end of the time. Raises JobFailed,
-        JobWaitTimeout.
+        JobTimeout.
         """
         if not wanted.is_over:
             with suppress(BusError, TimeoutError):
@@ -331,7 +331,7 @@ class Jobs(Handle):
         it, or await its ``run()``.
 
         A handler that returns has done the job for the group. An exception is another try until
-        ``tries`` (3) are used up; ``Reject`` allows no further try. Then the message is a dead
+        ``tries`` (3) are used up; ``Rejected`` allows no further try. Then the message is a dead
         letter and the outcome has the reason. At most ``limit`` (8) handlers run at once, and
         ``group_limit`` over all processes; each is cancelled after ``deadline_s`` (30, None:
         never). The job of a process that dies is another's after ``lease_s`` (30). ``start``, of a

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from busmq_spark.errors import BusError, ConfigError, Reject
+from busmq_spark.errors import BusError, ConfigError, Rejected
 from busmq_spark.errors.foreign import exc_info
 from busmq_spark.groups.shared_group import LeasedMessage
 
@@ -84,7 +84,7 @@ class MessageHandling:
     async def _handle(self, message: LeasedMessage) -> None:
         try:
             await self._call(message)
-        except Reject as error:
+        except Rejected as error:
             await self._group.reject(message, error.details["reason"])
         except BaseException as error:  # whatever the handler raises is a try
             if isinstance(error, asyncio.CancelledError) and self._is_ending():

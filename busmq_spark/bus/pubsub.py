@@ -26,7 +26,7 @@ from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.handle import Handle
-from busmq_spark.errors import PubSubMessagesDropped, StateError
+from busmq_spark.errors import MessagesMissed, StateError
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import check_name, pubsub_channel
 from busmq_spark.queue.message import PubsubMessage, encode_value
@@ -43,7 +43,7 @@ class Pubsub(Handle, Emitter):
     needs neither.
 
     Events: ``subscribed`` (again when the link had broken), ``unsubscribed``, ``message(message)``,
-    ``error(error)`` with PubSubMessagesDropped at the first message dropped. A handler of
+    ``error(error)`` with MessagesMissed at the first message dropped. A handler of
     ``message`` that is a coroutine function is awaited before the next message.
     """
 
@@ -217,7 +217,7 @@ class _Subscription:
                 await owner._emit_and_wait("message", PubsubMessage(self._for_handlers.take()))
             if self.dropped and not self._reported:
                 self._reported = True
-                owner._report(PubSubMessagesDropped(pubsub=owner.name, dropped=self.dropped))
+                owner._report(MessagesMissed(pubsub=owner.name, dropped=self.dropped))
 
     def __aiter__(self) -> Self:
         self._looping = True

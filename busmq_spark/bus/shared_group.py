@@ -171,7 +171,7 @@ class SharedGroup(BaseGroup):
 
         ``handler`` is a coroutine function, or a plain one, which is called in a thread. A handler
         that returns acknowledges its message. An exception of the handler is a try: the message
-        comes again in ``delay_s``, and is a dead letter once its tries are used up; ``Reject``
+        comes again in ``delay_s``, and is a dead letter once its tries are used up; ``Rejected``
         gives it up at once. At most ``at_once`` handlers run. Leases are extended meanwhile. Raises
         ConfigError, LinkLost.
         """

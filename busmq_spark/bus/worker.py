@@ -36,8 +36,8 @@ from busmq_spark.errors import (
     ConfigError,
     LinkLost,
     MessageRefused,
-    Reject,
-    Release,
+    Rejected,
+    Released,
     StateError,
     WorkTimeout,
 )
@@ -391,12 +391,12 @@ class Worker(Handle):
 
     async def _retry_or_reject_job(self, work: LeasedJob, failed: BaseException) -> None:
         """A handler has raised: the job is handed back, tried again, or a dead letter."""
-        delivery, error = work.delivery, error_text(failed).removeprefix(f"[{Reject.code}] ")
-        rejected, released = issubclass(type(failed), Reject), issubclass(type(failed), Release)
+        delivery, error = work.delivery, error_text(failed).removeprefix(f"[{Rejected.code}] ")
+        rejected, released = issubclass(type(failed), Rejected), issubclass(type(failed), Released)
         if not released:
             self._log_failure(work, failed, error, quietly=rejected)
         try:
-            if released and isinstance(failed, Release):
+            if released and isinstance(failed, Released):
                 await self._group.release(delivery, delay_s=failed.details["delay_s"])
                 self._group.wake()
             elif rejected or delivery.tries >= self._group.tries:

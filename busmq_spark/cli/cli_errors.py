@@ -36,7 +36,7 @@ class CliQueueFull(_WithShellName, QueueFull):
     )
 
 
-class CliMessageMissing(_WithShellName):
+class MessageMissing(_WithShellName):
     """None of the requested ids is stored."""
 
     code = "BUSMQ_MESSAGE_MISSING"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.cli_errors import CliMessageMissing
+from busmq_spark.cli.cli_errors import MessageMissing
 from busmq_spark.cli.confirmation import confirm
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput, table
@@ -107,7 +107,7 @@ def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
         found = list(stored_messages(place, id, id, 1))
     if not found:
         holds = f"ids {state.oldest}..{state.newest}" if state.count else "no messages now"
-        raise CliMessageMissing(queue=queue, wanted=f"id {id}", found=holds)
+        raise MessageMissing(queue=queue, wanted=f"id {id}", found=holds)
     letter = decode_dead_letter(queue, found[0])
     sys.stdout.buffer.write(letter.value)
     sys.stdout.buffer.flush()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.cli_errors import CliMessageMissing
+from busmq_spark.cli.cli_errors import MessageMissing
 from busmq_spark.cli.message_printer import MessagePrinter
 from busmq_spark.cli.options import (
     JsonOption,
@@ -74,7 +74,7 @@ def peek(  # noqa: PLR0913  # the options of a command
         place, state = locate_existing(queue, links)
         low, high = wanted or _range_at_an_end(state, first, last)
         if wanted and not (state.count and low <= state.newest and high >= state.oldest):
-            raise CliMessageMissing(
+            raise MessageMissing(
                 queue=queue, wanted=_range_text(low, high), found=_stored_ids_text(state)
             )
         if not state.count:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from busmq_spark.cli.lease_holders import lease_calls, live_holders
-from busmq_spark.errors import QueueDamaged, RedisCommandRefused
+from busmq_spark.errors import QueueDamaged, ServerRefused
 from busmq_spark.queue.command_generators import Flow, command
 from busmq_spark.queue.grouping import slices
 from busmq_spark.queue.keys import QueueKeys
@@ -94,9 +94,9 @@ def ask_undamaged(
     """
     try:
         return ask(queues), {}
-    except (QueueDamaged, RedisCommandRefused) as error:
+    except (QueueDamaged, ServerRefused) as error:
         if (
-            isinstance(error, RedisCommandRefused)
+            isinstance(error, ServerRefused)
             and "WRONGTYPE" not in str(error)
             and "wrong kind" not in str(error)
         ):

@@ -22,7 +22,7 @@ from busmq_spark.cli.terminal_text import format_count
 from busmq_spark.demo.flight_delays import FlightDelayTotals
 from busmq_spark.demo.report import DemoPrinter, DemoStepResult
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import ConfigError, LocalToolMissing
+from busmq_spark.errors import ConfigError, ToolMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import sink_queues, sink_record
@@ -216,7 +216,7 @@ def _check_installed(*packages: str) -> None:
 
     for package in packages:
         if find_spec(package) is None:
-            raise LocalToolMissing(
+            raise ToolMissing(
                 tool=package, reason="the demo needs it", remedy="pip install 'busmq_spark[demo]'"
             )
 

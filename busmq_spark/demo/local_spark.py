@@ -39,7 +39,7 @@ POLL_S = 0.1
 STOP_TIMEOUT_S = 8.0
 
 
-class DemoSparkFailed(BusError):
+class SparkFailed(BusError):
     """Spark did not start, or the query failed."""
 
     code = "BUSMQ_SPARK_FAILED"
@@ -139,7 +139,7 @@ class LocalSpark:
     ) -> None:
         self._stop(graceful=error is None)
 
-    def failure_error(self, what: str, error: Exception) -> DemoSparkFailed:
+    def failure_error(self, what: str, error: Exception) -> SparkFailed:
         """The one line that matters of an exception of Spark; a BusError that came up through Spark
         keeps its text.
         """
@@ -151,7 +151,7 @@ class LocalSpark:
             (line for line in found if line.startswith("[")),
             found[-1] if found else str(error).strip().partition("\n")[0],
         )
-        return DemoSparkFailed(
+        return SparkFailed(
             what=what, reason=reason.rstrip(". "), remedy=f"What Spark said is in {self._log}"
         )
 

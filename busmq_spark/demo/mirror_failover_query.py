@@ -58,7 +58,7 @@ class MirrorFailoverDemoQuery:
             self._query.stop()
 
     def last_arrived(self) -> int:
-        """The last id that is in the files. Raises DemoSparkFailed when the query has ended."""
+        """The last id that is in the files. Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
             raise self._spark.failure_error("the streaming query failed", error)
         progress = self._query.lastProgress

@@ -100,7 +100,7 @@ class FederationDemoQuery:
         self._spark.keep_log()
 
     def last_arrived(self) -> dict[str, int]:
-        """The last message of each data centre that is in the sink. Raises DemoSparkFailed when the
+        """The last message of each data centre that is in the sink. Raises SparkFailed when the
         query has ended.
         """
         if (error := self._query.exception()) is not None:

@@ -19,7 +19,7 @@ BATCH_INTERVAL = "5 seconds"
 
 
 def realtime_settings() -> dict[str, str]:
-    """Spark settings of real-time mode. Raises LocalToolMissing where its jar is missing."""
+    """Spark settings of real-time mode. Raises ToolMissing where its jar is missing."""
     return dict(realtime(SparkSession.Builder())._options)
 
 
@@ -63,7 +63,7 @@ class RealtimeDemoQuery:
             self._query.stop()
 
     def raise_if_failed(self) -> None:
-        """Raises DemoSparkFailed when the query has ended."""
+        """Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
             raise self._spark.failure_error("the streaming query failed", error)
 

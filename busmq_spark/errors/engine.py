@@ -5,7 +5,7 @@ from __future__ import annotations
 from busmq_spark.errors import BusError
 
 
-class EngineUnavailable(BusError):
+class EngineError(BusError):
     """Option ``engine`` asks for Java or Python where that one cannot do what the other options
     say, or is not there.
     """
@@ -15,7 +15,7 @@ class EngineUnavailable(BusError):
     remedy = "Leave `engine` out, or do what the message names."
 
 
-class JarVersionMismatch(BusError):
+class JarVersionError(BusError):
     """The jar with the Java engine is of another version than the Python package that is to work
     with it, or than a second jar.
     """

@@ -44,7 +44,7 @@ class JobsNotSent(BusError):
     )
 
 
-class JobWaitTimeout(BusError, TimeoutError):
+class JobTimeout(BusError, TimeoutError):
     """The groups that jobs are waited for have not all finished in time. They go on, and waiting
     can, too. ``details["jobs"]``: ids of those jobs. It is a TimeoutError, too.
     """
@@ -77,7 +77,7 @@ class WorkTimeout(BusError, TimeoutError):
         super().__init__(**{"remedy": self.remedy, **details})
 
 
-class Reject(BusError):
+class Rejected(BusError):
     """Raised by a handler: the job is given up at once, without another try, and its message
     becomes a dead letter.
     """
@@ -89,7 +89,7 @@ class Reject(BusError):
         super().__init__(reason=reason)
 
 
-class Release(BusError):
+class Released(BusError):
     """Raised by a handler: the job is handed back, and may begin again in ``delay_s``. It is no
     try.
     """

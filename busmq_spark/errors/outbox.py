@@ -17,7 +17,7 @@ class OutboxBusy(BusError):
     )
 
 
-class OutboxDiskFull(BusError):
+class OutboxFull(BusError):
     """The disk took no more. Nothing of the refused call was stored; messages stored before are
     still there, and are forwarded.
     """
@@ -43,7 +43,7 @@ class OutboxUnusable(BusError):
     template = "the outbox {path} cannot be used: {found}; expected {expected}. {remedy}"
 
 
-class OutboxNotDrained(BusError, TimeoutError):
+class OutboxWaits(BusError, TimeoutError):
     """An outbox was not drained in time. Nothing is lost: a waiting message is sent when its
     destination is there.
     """

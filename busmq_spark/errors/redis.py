@@ -5,7 +5,7 @@ from __future__ import annotations
 from busmq_spark.errors import BusError, LinkLost
 
 
-class RedisWritesPaused(LinkLost):
+class WritesPaused(LinkLost):
     """Redis refuses writes for now: too few replicas, or its disk. Nothing of the call was
     executed.
     """
@@ -18,7 +18,7 @@ class RedisWritesPaused(LinkLost):
     )
 
 
-class RedisUnauthorized(BusError):
+class Unauthorized(BusError):
     """Redis refused the credentials, or the ACL user lacks a right."""
 
     code = "BUSMQ_UNAUTHORIZED"
@@ -28,7 +28,7 @@ class RedisUnauthorized(BusError):
     )
 
 
-class TlsFailed(BusError):
+class TlsError(BusError):
     """The TLS handshake failed for a reason that waiting does not mend: a certificate that one side
     does not trust, or no TLS at all.
     """
@@ -41,7 +41,7 @@ class TlsFailed(BusError):
     )
 
 
-class RedisCommandRefused(BusError):
+class ServerRefused(BusError):
     """Redis answered with an error of its own."""
 
     code = "BUSMQ_SERVER_REFUSED"
@@ -49,7 +49,7 @@ class RedisCommandRefused(BusError):
     template = "Redis at {url} answered with an error: {reason}"
 
 
-class RedisFull(RedisCommandRefused):
+class ServerFull(ServerRefused):
     """Redis reached its ``maxmemory``. Nothing of the refused call was stored."""
 
     code = "BUSMQ_SERVER_FULL"
@@ -60,7 +60,7 @@ class RedisFull(RedisCommandRefused):
     )
 
 
-class RedisReadOnly(RedisCommandRefused):
+class ReadOnly(ServerRefused):
     """The server is a replica, and ``redis.url`` names it alone."""
 
     code = "BUSMQ_READ_ONLY"

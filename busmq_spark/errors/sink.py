@@ -29,7 +29,7 @@ class StaleRun(BusError):
     )
 
 
-class SinkTargetsChanged(BusError):
+class SinkTargetsError(BusError):
     """A batch number that the sink has recorded for some queues or topics came again for others."""
 
     code = "BUSMQ_SINK_TARGETS"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from busmq_spark import errors
-from busmq_spark.errors import BusError, UnknownRemoteError
+from busmq_spark.errors import BusError, RemoteError
 from busmq_spark.errors.foreign import plain_text
 from busmq_spark.queue.message import encode_value
 
@@ -28,7 +28,7 @@ ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
         errors.FederationRefused,
         errors.MessageRefused,
         errors.IdsReissued,
-        errors.PubSubMessagesDropped,
+        errors.MessagesMissed,
         errors.ProtocolError,
         errors.QueueBusy,
         errors.QueueDamaged,
@@ -41,14 +41,14 @@ ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
         errors.RedisRolledBack,
         errors.RequestFailed,
         errors.RequestTimeout,
-        errors.SinkTargetsChanged,
+        errors.SinkTargetsError,
         errors.StagingLost,
         errors.StaleBatch,
         errors.StaleRun,
         errors.StateError,
         errors.TopicMissing,
-        errors.BacklogWouldBeDeleted,
-        errors.WireFormatError,
+        errors.UnreadBacklog,
+        errors.WireError,
     )
 }
 """Errors about what the peer asked for: their text is sent to it. Of others it learns only that the
@@ -62,7 +62,7 @@ REDIS_UNREACHABLE_REASON = "the federation server cannot reach its Redis"
 MAX_ERROR_TEXT = 2000
 HIDDEN_ADDRESS = "behind the federation server"
 """In the place of an address."""
-UNEXPECTED_ERROR = UnknownRemoteError(
+UNEXPECTED_ERROR = RemoteError(
     remote="BUSMQ_INTERNAL", reason="it failed in an unexpected way; the server's log says how"
 )
 """The reply for a fault of the server."""
@@ -115,10 +115,10 @@ def error_from_wire(
     value: Any, kinds: Mapping[str, type[BusError]] = ERRORS_SHOWN_TO_PEERS
 ) -> BusError:
     """Decode an error from a value that is not null. An error of a class that is not among
-    ``kinds`` becomes an UnknownRemoteError.
+    ``kinds`` becomes an RemoteError.
     """
     if not isinstance(value, dict):
-        return UnknownRemoteError(remote="an error", reason=str(value)[:MAX_ERROR_TEXT])
+        return RemoteError(remote="an error", reason=str(value)[:MAX_ERROR_TEXT])
     code, message = (
         str(value.get("code", "an error"))[:100],
         str(value.get("message", "without words"))[:MAX_ERROR_TEXT],
@@ -129,4 +129,4 @@ def error_from_wire(
             return kind(**{str(name): detail for name, detail in details.items()})
         except (AttributeError, LookupError, TypeError, ValueError):
             pass  # of another version, whose template has other words
-    return UnknownRemoteError(remote=code, reason=message)
+    return RemoteError(remote=code, reason=message)

@@ -18,7 +18,7 @@ from typing import NamedTuple, overload
 from zlib import crc32
 
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
-from busmq_spark.errors.redis import RedisReadOnly, RedisUnauthorized, RedisWritesPaused
+from busmq_spark.errors.redis import ReadOnly, Unauthorized, WritesPaused
 from busmq_spark.queue.command_generators import Flow, RedisCall, command, script
 from busmq_spark.queue.grouping import group_by
 from busmq_spark.queue.keys import (
@@ -290,7 +290,7 @@ def open_or_read_topic(
     """
     try:
         return (yield from open_topic(keys, partitions, born, optional=partitions is None))
-    except (RedisUnauthorized, RedisReadOnly, RedisWritesPaused):
+    except (Unauthorized, ReadOnly, WritesPaused):
         return (yield from read_topic(keys))
 
 

@@ -52,7 +52,7 @@ class BusMirror(Handle):
 
     async def start(self) -> None:
         """Begin. Raises what the first contact with the origin raises: LinkLost, FederationRefused,
-        RedisUnauthorized …
+        Unauthorized …
         """
         runner = MirrorRunner(self.settings, self._bus.options, self._metrics)
         try:

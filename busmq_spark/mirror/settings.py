@@ -117,7 +117,7 @@ class MirrorSettings:
 
     @property
     def federation(self) -> FederationAddress:
-        """The origin as a federation server. Raises LocalToolMissing without the package for web
+        """The origin as a federation server. Raises ToolMissing without the package for web
         sockets.
         """
         try:

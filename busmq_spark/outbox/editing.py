@@ -125,7 +125,7 @@ def replacement(
 def open_to_edit(path: Path) -> Iterator[Callable[[Callable[[sqlite3.Connection], T]], T]]:
     """A store that no process has open; calls run in one transaction each.
 
-    Raises OutboxBusy, OutboxUnusable, OutboxDiskFull.
+    Raises OutboxBusy, OutboxUnusable, OutboxFull.
     """
     report.read_status(path)  # raises for a file that is not there, or no outbox
     path = real_path(path)

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from busmq_spark.errors import OutboxDiskFull, OutboxUnusable, StateError
+from busmq_spark.errors import OutboxFull, OutboxUnusable, StateError
 from busmq_spark.outbox import sql
 from busmq_spark.outbox.disk_reserve import DiskReserveFile, FileSizeLimit
 from busmq_spark.outbox.file_identity import OpenFiles
@@ -108,7 +108,7 @@ class SqliteGroupCommitWriter:
         """Do it in a transaction; its result once that is on the disk. ``after`` is called then; it
         is quick and raises nothing.
 
-        Raises OutboxDiskFull, OutboxUnusable, an error of the work, or StateError when closed; then
+        Raises OutboxFull, OutboxUnusable, an error of the work, or StateError when closed; then
         nothing of it was stored. An exception of a signal handler comes through, stored or not.
         """
         if self._here.writing:
@@ -225,7 +225,7 @@ class SqliteGroupCommitWriter:
                 [job.work for job in jobs], durable=any(job.durable for job in jobs)
             )
         except Exception as error:  # noqa: BLE001  # whatever a work raises is for who asked for it
-            if len(jobs) == 1 and not isinstance(error, OutboxDiskFull):
+            if len(jobs) == 1 and not isinstance(error, OutboxFull):
                 self._set_outcomes(jobs, [_Outcome(error=error)])
             else:  # one of them may be to blame, or all fit one by one
                 for job in jobs:
@@ -236,7 +236,7 @@ class SqliteGroupCommitWriter:
     def _run_alone(self, job: _QueuedWork) -> _Outcome:
         """On a full disk deletions may use the reserve."""
         outcome = self._run_and_catch(job)
-        if isinstance(outcome.error, OutboxDiskFull) and not job.durable:
+        if isinstance(outcome.error, OutboxFull) and not job.durable:
             self._reserve.release()
             self._free_disk_space()
             outcome = self._run_and_catch(job)
@@ -273,7 +273,7 @@ class SqliteGroupCommitWriter:
     def _run_in_one_transaction(
         self, works: list[TransactionWork[Any]], durable: bool
     ) -> list[Any]:
-        """All of them in one transaction, or nothing. Raises OutboxDiskFull, OutboxUnusable, or
+        """All of them in one transaction, or nothing. Raises OutboxFull, OutboxUnusable, or
         what a work raises.
         """
         connection = self._connection
@@ -293,13 +293,13 @@ class SqliteGroupCommitWriter:
             if isinstance(error, sqlite3.Error):
                 found = self.translate(error)
                 raise (
-                    self._disk_full_error() if isinstance(found, OutboxDiskFull) else found
+                    self._disk_full_error() if isinstance(found, OutboxFull) else found
                 ) from error
             raise
         return results
 
-    def _disk_full_error(self) -> OutboxDiskFull:
-        return OutboxDiskFull(path=str(self._path), reason=self._reserve.explain())
+    def _disk_full_error(self) -> OutboxFull:
+        return OutboxFull(path=str(self._path), reason=self._reserve.explain())
 
     def _has_room(self) -> bool:
         """Whether something new may be stored."""

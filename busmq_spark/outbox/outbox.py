@@ -61,7 +61,7 @@ class Outbox:
 
     async def __aenter__(self) -> Self:
         """Open the store, or make it, and begin to forward. Raises OutboxBusy, OutboxUnusable,
-        OutboxDiskFull.
+        OutboxFull.
         """
         await asyncio.to_thread(self._engine.open)
         return self
@@ -86,7 +86,7 @@ class Outbox:
     async def push(self, queue: str, *values: object) -> OutboxReceipt:
         """Messages for one queue, as of ``queue.push``; several are stored together or not at all.
 
-        Raises OutboxDiskFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing
+        Raises OutboxFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing
         was stored.
         """
         return await self._engine.store_async(self._engine.push_request(queue, values))
@@ -155,7 +155,7 @@ class Outbox:
         return await asyncio.to_thread(self._engine.status)
 
     async def wait_drained(self, timeout_s: float | None = None) -> None:
-        """Return when everything was forwarded and confirmed. Raises OutboxNotDrained when it was
+        """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was
         not in time.
         """
         until = _deadline(timeout_s)

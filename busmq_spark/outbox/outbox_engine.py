@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 from busmq_spark.errors import (
     BusError,
     ConfigError,
-    OutboxDiskFull,
-    OutboxNotDrained,
+    OutboxFull,
     OutboxUnusable,
+    OutboxWaits,
     StateError,
 )
 from busmq_spark.outbox import report, schema, sql
@@ -70,7 +70,7 @@ class OutboxEngine:
 
     def open(self) -> None:
         """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable,
-        OutboxDiskFull.
+        OutboxFull.
         """
         if self._writer is not None:
             raise StateError(
@@ -159,7 +159,7 @@ class OutboxEngine:
         )
 
     def store_and_wait(self, what: OutboxWriteRequest) -> OutboxReceipt:
-        """Store it and wait until the disk has it. Raises OutboxDiskFull, OutboxUnusable,
+        """Store it and wait until the disk has it. Raises OutboxFull, OutboxUnusable,
         StateError.
         """
         try:
@@ -187,7 +187,7 @@ class OutboxEngine:
         writer = self._require_writer()
         try:
             return writer.submit(work).result()
-        except OutboxDiskFull:
+        except OutboxFull:
             return writer.submit(work, durable=False).result()
 
     def is_empty(self) -> bool:
@@ -198,10 +198,10 @@ class OutboxEngine:
         """Check for the running loop."""
         return self._require_writer().submit_async(sql.is_empty, durable=False)
 
-    def not_drained_error(self) -> OutboxNotDrained:
+    def not_drained_error(self) -> OutboxWaits:
         """The error for what is not drained in time."""
         found = self.status()
-        return OutboxNotDrained(
+        return OutboxWaits(
             path=str(self.path),
             waiting=found.incoming + found.outgoing,
             why=f" ({found.error})" if found.error else "",

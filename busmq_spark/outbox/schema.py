@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from busmq_spark.errors import BusError, OutboxDiskFull, OutboxUnusable
+from busmq_spark.errors import BusError, OutboxFull, OutboxUnusable
 from busmq_spark.outbox.file_identity import log_path
 
 APPLICATION_ID, SCHEMA_VERSION = 0x62716F62, 1
@@ -94,7 +94,7 @@ _IS_FOLDER = "it cannot be opened, as it is a folder", "a file", "Correct the pa
 
 def create_or_open(path: Path) -> sqlite3.Connection:
     """The store, to write to; a new one where there is none. The caller has the lock. Raises
-    OutboxUnusable, OutboxDiskFull.
+    OutboxUnusable, OutboxFull.
     """
     with translating_errors(path):
         fresh = not path.exists() or path.stat().st_size == 0
@@ -178,7 +178,7 @@ def translate_sqlite_error(error: sqlite3.Error, path: Path) -> BusError:
     """The error of ours for one of SQLite's."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code in _FULL_CODES:
-        return OutboxDiskFull(path=str(path), reason=f"{error}")
+        return OutboxFull(path=str(path), reason=f"{error}")
     found, expected, remedy = _REMEDIES.get(
         code & 0xFF, (f"SQLite says: {error}", "to read and write it", "See the state of the disk")
     )
@@ -190,7 +190,7 @@ def translate_sqlite_error(error: sqlite3.Error, path: Path) -> BusError:
 
 def _translate_os_error(error: OSError, path: Path) -> BusError:
     if error.errno in _FULL_ERRNO:
-        return OutboxDiskFull(path=str(path), reason=error.strerror or str(error))
+        return OutboxFull(path=str(path), reason=error.strerror or str(error))
     known = {
         errno.EROFS: sqlite3.SQLITE_READONLY,
         errno.EACCES: sqlite3.SQLITE_READONLY,

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from busmq_spark.errors import (
     ConfigError,
-    RedisCommandRefused,
-    RedisUnauthorized,
-    RedisWritesPaused,
+    ServerRefused,
     TimeUnknown,
+    Unauthorized,
+    WritesPaused,
 )
 from busmq_spark.queue.command_generators import Flow, script
 from busmq_spark.queue.keys import QueueKeys
@@ -103,7 +103,7 @@ def note_times(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
     ]
     try:
         replies = yield calls
-    except RedisWritesPaused:
+    except WritesPaused:
         return [0] * len(queues)
     return [value for reply in replies for value in reply]
 
@@ -112,7 +112,7 @@ def note_times_if_allowed(queues: Sequence[QueueKeys]) -> Flow[None]:
     """Note times, like :func:`note_times`, but without the right to write, or on a full Redis,
     nothing is noted: times that others noted are used.
     """
-    with suppress(RedisUnauthorized, RedisCommandRefused):
+    with suppress(Unauthorized, ServerRefused):
         yield from note_times(queues)
 
 

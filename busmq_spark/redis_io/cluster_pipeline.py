@@ -18,7 +18,7 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.errors import BusError, LinkLost, RedisWritesPaused
+from busmq_spark.errors import BusError, LinkLost, WritesPaused
 from busmq_spark.queue.command_generators import RedisCall, command
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.resp_codec import first_error, script_as_eval
@@ -166,7 +166,7 @@ class ClusterPipeline:
             return True
         error = translate_redis_error(reply, self._endpoint)
         if isinstance(error, LinkLost) and not (
-            isinstance(error, RedisWritesPaused) and self._calls[place].optional
+            isinstance(error, WritesPaused) and self._calls[place].optional
         ):
             self.stale, self.retry_reason = True, error
             return True

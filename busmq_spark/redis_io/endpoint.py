@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from busmq_spark.errors import LinkLost, RedisWritesPaused, StateError
+from busmq_spark.errors import LinkLost, StateError, WritesPaused
 from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.redis_io.urls import RedisServerAddress
 
@@ -57,7 +57,7 @@ def retry_time_s(endpoint: RedisEndpoint, error: Exception, chosen_s: float | No
 
     Logs once a minute that writes pause.
     """
-    paused = isinstance(error, RedisWritesPaused)
+    paused = isinstance(error, WritesPaused)
     if paused and time.monotonic() >= _next_warning.get(endpoint.masked_url, 0.0):
         _next_warning[endpoint.masked_url] = time.monotonic() + FAILOVER_PATIENCE_S
         log.warning("%s", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
-from busmq_spark.errors import BusError, RedisCommandRefused, RedisUnauthorized
+from busmq_spark.errors import BusError, ServerRefused, Unauthorized
 from busmq_spark.queue.command_generators import Flow, command
 
 CONNECTION_NAME = "busmq_spark"
@@ -18,9 +18,9 @@ log = logging.getLogger("busmq_spark")
 
 def is_refused_command(error: BusError) -> bool:
     """Whether Redis refuses a command as such: it is renamed, or the user lacks the right to it."""
-    if isinstance(error, RedisUnauthorized):
+    if isinstance(error, Unauthorized):
         return "no permissions to run" in str(error.details.get("reason"))
-    return type(error) is RedisCommandRefused
+    return type(error) is ServerRefused
 
 
 def is_refused_nicety(reply: Exception) -> bool:

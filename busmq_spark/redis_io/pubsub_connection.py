@@ -19,7 +19,7 @@ from typing import Any
 import hiredis
 import redis.exceptions as rx
 
-from busmq_spark.errors import BusError, LinkLost, RedisUnauthorized
+from busmq_spark.errors import BusError, LinkLost, Unauthorized
 from busmq_spark.queue.grouping import slices
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
@@ -68,7 +68,7 @@ class PubSubConnection(asyncio.Protocol):
         """Subscribe to a channel, or to all of a pattern with ``*``; returns once Redis has
         confirmed: messages that are published from then on are received.
 
-        Waits for an unreachable Redis, until ``unsubscribe``. Raises RedisUnauthorized when Redis
+        Waits for an unreachable Redis, until ``unsubscribe``. Raises Unauthorized when Redis
         denies this channel. The other channels go on: a peer that may name channels must not end
         theirs.
         """
@@ -232,7 +232,7 @@ class PubSubConnection(asyncio.Protocol):
         names = self._unconfirmed[0] if self._unconfirmed else []
         confirmation = self._confirmations.get(names[0]) if len(names) == 1 else None
         if (
-            not isinstance(error, RedisUnauthorized)
+            not isinstance(error, Unauthorized)
             or len(names) != 1
             or (confirmation is not None and confirmation.is_set())
         ):

@@ -11,7 +11,7 @@ import numpy as np
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.errors import BusError, LinkLost, RedisCommandRefused
+from busmq_spark.errors import BusError, LinkLost, ServerRefused
 from busmq_spark.queue.command_generators import RedisCall
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import RedisEndpoint
@@ -221,7 +221,7 @@ class ClusterRangeConnection:
             return _value_spans(self._single.execute(self._left.popleft()))
         try:
             return self._link.fetch_values()
-        except (LinkLost, RedisCommandRefused) as error:
+        except (LinkLost, ServerRefused) as error:
             raise self._as_link_lost(error) from error
 
     def fetch(self) -> Any:
@@ -230,7 +230,7 @@ class ClusterRangeConnection:
             return self._single.execute(self._left.popleft())
         try:
             return self._link.fetch()
-        except (LinkLost, RedisCommandRefused) as error:
+        except (LinkLost, ServerRefused) as error:
             raise self._as_link_lost(error) from error
 
     def drop(self) -> None:
@@ -255,7 +255,7 @@ class ClusterRangeConnection:
         the error itself.
         """
         found: Redirect | None = None
-        if isinstance(error, RedisCommandRefused):
+        if isinstance(error, ServerRefused):
             found = parse_redirect(str(error.details["reason"]), "")
             if found is None and not str(error.details["reason"]).startswith("READONLY"):
                 return error

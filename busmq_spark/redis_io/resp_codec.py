@@ -10,11 +10,11 @@ from typing import Any
 import redis.exceptions as rx
 from redis.utils import HIREDIS_AVAILABLE
 
-from busmq_spark.errors import BusError, LinkLost, LocalToolMissing, RedisWritesPaused
+from busmq_spark.errors import BusError, LinkLost, ToolMissing, WritesPaused
 from busmq_spark.queue.command_generators import Arg, RedisCall, Step
 
 if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation
-    raise LocalToolMissing(
+    raise ToolMissing(
         tool="hiredis",
         reason="redis-py parses eight times slower without it",
         remedy="pip install 'redis[hiredis]'",
@@ -125,4 +125,4 @@ def may_be_sent_again(step: Step, refused: BusError) -> bool:
     calls = calls_of(step)
     if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
         return False
-    return not (isinstance(refused, RedisWritesPaused) and all(call.optional for call in calls))
+    return not (isinstance(refused, WritesPaused) and all(call.optional for call in calls))

@@ -11,12 +11,12 @@ from busmq_spark.errors import (
     LinkLost,
     MessageRefused,
     QueueIsMirror,
-    RedisCommandRefused,
-    RedisFull,
-    RedisReadOnly,
-    RedisUnauthorized,
-    RedisWritesPaused,
-    TlsFailed,
+    ReadOnly,
+    ServerFull,
+    ServerRefused,
+    TlsError,
+    Unauthorized,
+    WritesPaused,
 )
 from busmq_spark.queue.keys import METADATA_SUFFIX, announced_name
 from busmq_spark.redis_io.endpoint import RedisEndpoint
@@ -28,28 +28,28 @@ ERROR_OF_REPLY_CODE: dict[str, type[BusError]] = {
     # A script is refused at its first write: the state that refuses does not change while it runs
     # (Redis 6.2), and no write is refused that follows another (Redis 7).
     **dict.fromkeys(("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN"), LinkLost),
-    **dict.fromkeys(("NOREPLICAS", "MISCONF"), RedisWritesPaused),
+    **dict.fromkeys(("NOREPLICAS", "MISCONF"), WritesPaused),
     # Waiting does not mend these.
-    **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), RedisUnauthorized),
-    "READONLY": RedisReadOnly,
-    "OOM": RedisFull,
+    **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), Unauthorized),
+    "READONLY": ReadOnly,
+    "OOM": ServerFull,
 }
 """Our error for the code that begins an error reply. contract.json has the table for Java.
 
-Any other code is a RedisCommandRefused.
+Any other code is a ServerRefused.
 """
 ERROR_OF_SENTENCE: dict[str, type[BusError]] = {
     "max number of clients": LinkLost,
-    "Not enough good replicas": RedisWritesPaused,
-    "Errors writing to the AOF file": RedisWritesPaused,
-    "Redis is configured to save RDB snapshots": RedisWritesPaused,
-    "OOM command": RedisFull,
-    "can't write against a read only": RedisReadOnly,
-    "The user executing the script can't": RedisUnauthorized,
-    "ACL failure in script": RedisUnauthorized,  # Valkey 9
-    "invalid password": RedisUnauthorized,
-    "AUTH <password> called without any password configured": RedisUnauthorized,
-    "wrong number of arguments for 'auth'": RedisUnauthorized,
+    "Not enough good replicas": WritesPaused,
+    "Errors writing to the AOF file": WritesPaused,
+    "Redis is configured to save RDB snapshots": WritesPaused,
+    "OOM command": ServerFull,
+    "can't write against a read only": ReadOnly,
+    "The user executing the script can't": Unauthorized,
+    "ACL failure in script": Unauthorized,  # Valkey 9
+    "invalid password": Unauthorized,
+    "AUTH <password> called without any password configured": Unauthorized,
+    "wrong number of arguments for 'auth'": Unauthorized,
 }
 """Our error for words of a reply without a code, in this order.
 
@@ -57,10 +57,10 @@ Redis before 7 and Valkey 9 drop some codes inside scripts.
 """
 # redis-py takes the code off the errors it knows by class.
 _ERROR_OF_REDIS_PY_ERROR: tuple[tuple[type[Exception], type[BusError]], ...] = (
-    (rx.AuthenticationError, RedisUnauthorized),
-    (rx.NoPermissionError, RedisUnauthorized),
-    (rx.OutOfMemoryError, RedisFull),
-    (rx.ReadOnlyError, RedisReadOnly),
+    (rx.AuthenticationError, Unauthorized),
+    (rx.NoPermissionError, Unauthorized),
+    (rx.OutOfMemoryError, ServerFull),
+    (rx.ReadOnlyError, ReadOnly),
     (rx.TryAgainError, LinkLost),
     (rx.ClusterDownError, LinkLost),  # and MASTERDOWN, its subclass
     (rx.ConnectionError, LinkLost),
@@ -98,14 +98,14 @@ def translate_redis_error(error: Exception, endpoint: RedisEndpoint) -> BusError
     if "BUSMQ_QUEUE_IS_MIRROR" in text:
         return QueueIsMirror(queue=_mirror_name(str(error)))
     if _TLS_ERROR_TEXT.search(text):
-        return TlsFailed(url=endpoint.masked_url, reason=text)
+        return TlsError(url=endpoint.masked_url, reason=text)
     kind = next(
         (ours for theirs, ours in _ERROR_OF_REDIS_PY_ERROR if isinstance(error, theirs)), None
     )
     if kind is None:
         found = _REPLY_CODE.search(text)
         kind = ERROR_OF_REPLY_CODE[found[1]] if found else _class_by_sentence(text)
-    if endpoint.may_move and (kind is RedisReadOnly or text.startswith("UNBLOCKED")):
+    if endpoint.may_move and (kind is ReadOnly or text.startswith("UNBLOCKED")):
         kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
     if (
         kind is LinkLost
@@ -123,9 +123,7 @@ def _mirror_name(text: str) -> str:
 
 
 def _class_by_sentence(text: str) -> type[BusError]:
-    return next(
-        (kind for words, kind in ERROR_OF_SENTENCE.items() if words in text), RedisCommandRefused
-    )
+    return next((kind for words, kind in ERROR_OF_SENTENCE.items() if words in text), ServerRefused)
 
 
 def _plain_text(error: Exception, endpoint: RedisEndpoint) -> str:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
 from busmq_spark.deferred_import import DeferredImport
-from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersionMismatch
+from busmq_spark.errors import BusError, ConfigError, EngineError, JarVersionError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.server_addresses import parse_servers
@@ -115,7 +115,7 @@ class BusmqDataSource(DataSource):
                 f"the jar on the class path of Spark is of version {jar}, and the Python package"
                 f" busmq_spark of version {__version__}"
             )
-            raise strip_traceback(JarVersionMismatch(found=found))
+            raise strip_traceback(JarVersionError(found=found))
         super().__init__(
             {name: text for name, text in options.items() if name.lower() != VERSION_OPTION}
             if jar
@@ -284,7 +284,7 @@ def _check_options(options: Options) -> Options:
     """
     freeze_imports()
     if options.engine == "java":  # with the jar Java has answered
-        raise EngineUnavailable(engine="java", **_why_no_java())
+        raise EngineError(engine="java", **_why_no_java())
     if options.links:
         _check_links.get()(options)
     secrets = tuple(

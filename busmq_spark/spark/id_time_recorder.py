@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from busmq_spark.errors import (
     ProtocolError,
-    RedisCommandRefused,
-    RedisUnauthorized,
-    UnknownRemoteError,
+    RemoteError,
+    ServerRefused,
+    Unauthorized,
 )
 from busmq_spark.reading import times_of_ids
 from busmq_spark.store.protocol import ReadStore
@@ -49,5 +49,5 @@ def note_times_if_allowed(store: ReadStore, queues: Sequence[str]) -> None:
     """Note the times of the newest ids, as far as the store lets: an older federation server does
     not know the question.
     """
-    with suppress(ProtocolError, UnknownRemoteError, RedisCommandRefused, RedisUnauthorized):
+    with suppress(ProtocolError, RemoteError, ServerRefused, Unauthorized):
         store.note_times(queues)

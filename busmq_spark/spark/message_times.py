@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.errors import ProtocolError, UnknownRemoteError
+from busmq_spark.errors import ProtocolError, RemoteError
 from busmq_spark.queue.position import Range
 from busmq_spark.reading.times_of_ids import TimesOfIds, TimesOfIdsCollector
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
@@ -80,7 +80,7 @@ def fetch_times(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfId
             answers = store.times(gathering.wanted)
             away.update(gathering.wanted.keys() - answers.keys())
             gathering.add(answers)
-    except (ProtocolError, UnknownRemoteError) as error:
+    except (ProtocolError, RemoteError) as error:
         log.warning(
             "the column %s is NULL: the times of messages are not known there (%s)",
             TIMESTAMP_COLUMN_NAME,

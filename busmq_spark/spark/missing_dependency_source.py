@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 from pyspark.sql.datasource import DataSource
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from busmq_spark.spark.tracebacks import strip_traceback
 
 REQUIRED_PACKAGES = ("hiredis", "numpy", "pyarrow", "redis")
@@ -48,7 +48,7 @@ def make_failing_source(error: Exception) -> type[DataSource]:
                 " that has them"
             )
             raise strip_traceback(
-                LocalToolMissing(tool=f"Python package {package}", reason=reason, remedy=remedy)
+                ToolMissing(tool=f"Python package {package}", reason=reason, remedy=remedy)
             )
 
     return Unready
@@ -73,7 +73,7 @@ class MissingJarSource(DataSource):
             " Spark with --jars $(busmq jar)"
         )
         raise strip_traceback(
-            LocalToolMissing(
+            ToolMissing(
                 tool="busmq-spark-shim.jar",
                 reason=reason,
                 remedy=f'{remedy}. format("busmq") needs no jar',

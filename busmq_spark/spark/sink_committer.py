@@ -15,7 +15,7 @@ from busmq_spark.errors import (
     BusError,
     ConfigError,
     QueueMissing,
-    SinkTargetsChanged,
+    SinkTargetsError,
     StagingLost,
     StaleBatch,
     StaleRun,
@@ -97,7 +97,7 @@ class SinkCommitter:
             return self._store.recorded(sink, batch)
         try:
             return self._record_for_targets(sink, batch, staged, query, span, epoch)
-        except (BatchChanged, SinkTargetsChanged, StaleBatch, StaleRun, StagingLost) as error:
+        except (BatchChanged, SinkTargetsError, StaleBatch, StaleRun, StagingLost) as error:
             if self._options.on_changed_batch == "keep" and error.details.get("by") == "rows":
                 log.warning("%s. What was recorded first is kept", error)
                 return self._store.recorded(sink, batch)
@@ -108,7 +108,7 @@ class SinkCommitter:
     def _record_for_targets(
         self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int
     ) -> tuple[StagedList, ...]:
-        """Record the batch. Raises SinkTargetsChanged where the record is for other targets."""
+        """Record the batch. Raises SinkTargetsError where the record is for other targets."""
         try:
             held = self._store.record(sink, batch, staged, query, span, epoch)
         except (BatchChanged, StaleBatch) as error:

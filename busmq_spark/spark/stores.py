@@ -54,7 +54,7 @@ _open_detected: DeferredImport[Callable[..., FederationStore]] = DeferredImport(
 def link_address(
     options: StoreOptions, link: str, patience_s: float = PATIENCE_S
 ) -> FederationAddress:
-    """Return the address of a link, with the secret for it. Raises LocalToolMissing where the
+    """Return the address of a link, with the secret for it. Raises ToolMissing where the
     package for web sockets is not installed.
     """
     trust = (

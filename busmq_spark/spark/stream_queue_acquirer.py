@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError, QueueBusy, QueueMissing
+from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
 from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.queue.position import Position
@@ -415,7 +415,7 @@ class StreamQueueAcquirer:
         return {queue: floor for queue, floor in found.items() if floor < starts[queue].last}
 
     def check_backlog(self, ends: Mapping[str, Position]) -> None:
-        """Raises BacklogWouldBeDeleted when acks up to positions of queues that enter would delete
+        """Raises UnreadBacklog when acks up to positions of queues that enter would delete
         messages that this query has not read.
         """
         if not ends or not self._token:
@@ -435,9 +435,7 @@ class StreamQueueAcquirer:
                 start = (
                     "the checkpoint" if earliest else self._options.shown_start(*split_name(queue))
                 )
-                raise BacklogWouldBeDeleted(
-                    queue=display_name(queue), count=count, last=last, start=start
-                )
+                raise UnreadBacklog(queue=display_name(queue), count=count, last=last, start=start)
             if count:
                 log.warning(
                     "queue %r: %d unread messages up to id %d will be deleted, as"

@@ -89,7 +89,7 @@ def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     (``use_compiled_pyspark_in_workers``). If the jar of the Java module is at hand (``busmq jar``),
     the session gets it: ``format("busmq")`` is then Java for queries that Java can serve
     (``engine``), and checkpoints on a local or mounted disk are kept by a manager of its own.
-    Raises LocalToolMissing where the builder says ``spark.datasource.busmq.engine=java`` and no jar
+    Raises ToolMissing where the builder says ``spark.datasource.busmq.engine=java`` and no jar
     is at hand. The builder wins over ``spark-submit --conf`` and ``spark-defaults.conf``, as always
     in Spark.
 

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from busmq_spark.errors import LinkLost, QueueMissing, RedisCommandRefused, StagingLost
+from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.queue.command_generators import RedisCall, command, script
 from busmq_spark.queue.grouping import group_by, slices
 from busmq_spark.queue.keys import QueueKeys
@@ -160,7 +160,7 @@ class _ChunkPipeline:
     def wait_for_replies(self) -> None:
         """Wait until everything under way is answered, be it with an error."""
         while self._waiting:
-            with suppress(RedisCommandRefused, StagingLost):
+            with suppress(ServerRefused, StagingLost):
                 self._confirm_oldest()
 
     def abandon(self) -> None:
@@ -173,7 +173,7 @@ class _ChunkPipeline:
     def _confirm_oldest(self) -> None:
         try:
             found = self._link.fetch()
-        except RedisCommandRefused:
+        except ServerRefused:
             self._waiting.popleft()
             raise
         self._waiting.popleft().confirm(found)

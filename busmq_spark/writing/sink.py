@@ -26,8 +26,8 @@ from zlib import crc32
 from busmq_spark.errors import (
     BatchChanged,
     QueueMissing,
-    RedisCommandRefused,
-    SinkTargetsChanged,
+    ServerRefused,
+    SinkTargetsError,
     StagingLost,
     StaleBatch,
     StaleRun,
@@ -240,7 +240,7 @@ def record(
     is not known. ``epoch`` is that of the run which staged it. Raises StaleBatch when the sink has
     recorded a later batch, or this one for another query (a new checkpoint counts from 0 again),
     StaleRun when a later run of the sink has begun, and BatchChanged when the batch on record is
-    another one. Raises SinkTargetsChanged when a copy of the checkpoint writes the batch to other
+    another one. Raises SinkTargetsError when a copy of the checkpoint writes the batch to other
     queues.
     """
     reply = yield script(
@@ -320,10 +320,10 @@ def targets(staged: Sequence[StagedList], *, topics: bool = False) -> list[str]:
 
 def targets_changed(
     sink: str, batch: int, before: Sequence[str], now: Sequence[str]
-) -> SinkTargetsChanged:
+) -> SinkTargetsError:
     """Return the error for a batch that is recorded for other queues than it is written to."""
     found, expected = (_describe_targets(names) for names in (before, now))
-    return SinkTargetsChanged(sink=sink, batch=batch, found=found, expected=expected)
+    return SinkTargetsError(sink=sink, batch=batch, found=found, expected=expected)
 
 
 def _describe_targets(names: Sequence[str]) -> str:
@@ -466,7 +466,7 @@ def commit(
                 case b"missing":
                     raise QueueMissing(queue=keys.name)
                 case _:
-                    raise RedisCommandRefused(url="", reason=f"unknown commit status {status!r}")
+                    raise ServerRefused(url="", reason=f"unknown commit status {status!r}")
     return None
 
 

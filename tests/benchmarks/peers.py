@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.demo.latency_clients import Workload, make_order, percentiles
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from busmq_spark.queue import queue as q
 from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -467,7 +467,7 @@ def main(words: Sequence[str]) -> int:
         for line in measured(options, servers):
             lines.append(line)
             print(f"  {' | '.join(line.cells())}", file=sys.stderr, flush=True)
-    except LocalToolMissing as error:
+    except ToolMissing as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     sides = (

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from busmq_spark.spark.java_runtime import ensure_java
 
 BROKER = "4.1.2"
@@ -76,7 +76,7 @@ def connector_jars() -> list[Path]:
                 f"connector-{spark}",
                 [("org.apache.spark", name, of, OF_SPARK) for name, of in parts],
             )
-        except LocalToolMissing as error:
+        except ToolMissing as error:
             last = error
     assert last is not None
     raise last
@@ -115,7 +115,7 @@ def _jars(
 
 def _maven(name: str, arguments: Sequence[str]) -> None:
     if not shutil.which("mvn"):
-        raise LocalToolMissing(
+        raise ToolMissing(
             tool="mvn",
             reason="it fetches Kafka",
             remedy="Install Maven (on Debian and Ubuntu: apt-get install maven).",
@@ -136,7 +136,7 @@ def _maven(name: str, arguments: Sequence[str]) -> None:
             "Is Maven Central reachable, and has it a connector of this Spark? make bench-peers"
             " takes Spark 4.2."
         )
-        raise LocalToolMissing(tool=name, reason=f"mvn cannot fetch it: {said}", remedy=remedy)
+        raise ToolMissing(tool=name, reason=f"mvn cannot fetch it: {said}", remedy=remedy)
 
 
 def _java(jars: Sequence[Path], *words: str) -> list[str]:

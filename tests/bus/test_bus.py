@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
-from busmq_spark.errors import BusError, ConfigError, LinkLost, RedisUnauthorized, StateError
+from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError, Unauthorized
 from busmq_spark.queue.keys import QueueKeys, server_index
 from busmq_spark.redis_io import endpoint
 from busmq_spark.redis_io.async_link import AsyncLink
@@ -80,7 +80,7 @@ async def test_online_and_offline_call_coroutine_functions_too(open_bus: OpenBus
 
 
 async def test_offline_names_the_refusal_whichever_task_met_it_first(open_bus: OpenBus) -> None:
-    refusal = RedisUnauthorized(url="redis://127.0.0.1", reason="WRONGPASS")
+    refusal = Unauthorized(url="redis://127.0.0.1", reason="WRONGPASS")
     seen: list[BusError | None] = []
 
     async def refused() -> None:
@@ -88,7 +88,7 @@ async def test_offline_names_the_refusal_whichever_task_met_it_first(open_bus: O
 
     bus = open_bus()
     bus.on("offline", seen.append)
-    with pytest.raises(RedisUnauthorized):  # noqa: PT012  # a scope ends with it
+    with pytest.raises(Unauthorized):  # noqa: PT012  # a scope ends with it
         async with bus:
             bus.spawn(refused(), "meeting a refusal")
             await asyncio.Event().wait()
@@ -211,7 +211,7 @@ async def test_no_server_is_an_error_that_names_it() -> None:
 
 async def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
     with EmbeddedRedis(password="right-password") as server:
-        with pytest.raises(RedisUnauthorized) as raised:
+        with pytest.raises(Unauthorized) as raised:
             async with Bus(f"redis://:wrong-password@127.0.0.1:{server.port}"):
                 pass
         assert "wrong-password" not in str(raised.value)

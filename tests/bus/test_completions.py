@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.jobs import Jobs
-from busmq_spark.errors import ConfigError, Reject
+from busmq_spark.errors import ConfigError, Rejected
 from busmq_spark.groups.job import JobOutcome
 from busmq_spark.queue.keys import jobs_channel
 from tests.bus.conftest import OpenBus
@@ -20,7 +20,7 @@ from tests.conftest import Fresh
 
 
 async def refuse(job: Job) -> None:
-    raise Reject(f"no: {job.tries}")
+    raise Rejected(f"no: {job.tries}")
 
 
 async def sent(jobs: Jobs, count: int = 1) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import BusError, QueueBusy, RedisUnauthorized
+from busmq_spark.errors import BusError, QueueBusy, Unauthorized
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.message import PubsubMessage
 from tests.bus.tools import LONG_S, UNTIL_S, ids, stored, until
@@ -135,7 +135,7 @@ async def test_a_user_that_may_not_subscribe_gets_an_error_and_does_not_wait_for
 ) -> None:
     with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
-        with pytest.raises(RedisUnauthorized):
+        with pytest.raises(Unauthorized):
             async with (
                 asyncio.timeout(UNTIL_S),
                 Bus(server.url, user="deaf", password="secret") as bus,
@@ -167,10 +167,10 @@ async def test_who_may_listen_to_some_channels_loses_nothing_by_asking_for_anoth
         ):
             waiting = asyncio.ensure_future(anext(queue.consume()))
             for _ in range(2):
-                with pytest.raises(RedisUnauthorized, match="refused access"):
+                with pytest.raises(Unauthorized, match="refused access"):
                     await bus.pubsub(fresh()).subscribe()
             server.command("CLIENT", "KILL", "TYPE", "pubsub")
-            with pytest.raises(RedisUnauthorized):
+            with pytest.raises(Unauthorized):
                 await bus.pubsub(fresh()).subscribe()
             await queue.push("heard")
             assert (await waiting).text == "heard"

@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
-from busmq_spark.errors import BusError, LinkLost, RedisFull, RedisUnauthorized
+from busmq_spark.errors import BusError, LinkLost, ServerFull, Unauthorized
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.lost_servers import kill_in_sync
@@ -104,7 +104,7 @@ async def test_a_redis_that_is_full_refuses_pushes_and_can_be_drained(
         async with Bus(server.url) as producer, Bus(server.url) as consumer:
             queue = producer.queue(fresh())
             await queue.attach()
-            with pytest.raises(RedisFull, match="drain"):
+            with pytest.raises(ServerFull, match="drain"):
                 await queue.push_many([b"x" * 10_000] * 2000)
             stored = await queue.count()
             async with consumer.queue(queue.name) as there:
@@ -248,7 +248,7 @@ async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_na
         offline: list[BusError | None] = []
         bus = Bus(proxy.url, user="app", password="pass-of-app")
         bus.on("offline", offline.append)
-        with pytest.raises(RedisUnauthorized):  # noqa: PT012  # a scope ends with it
+        with pytest.raises(Unauthorized):  # noqa: PT012  # a scope ends with it
             async with bus:
                 gate = proxy.hold(lambda command: command.name == "PING")
                 await asyncio.to_thread(gate.wait)
@@ -256,7 +256,7 @@ async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_na
                 server.command("CLIENT", "KILL", "USER", "app")
                 gate.open()
                 await asyncio.Event().wait()
-        assert [type(error) for error in offline] == [RedisUnauthorized]
+        assert [type(error) for error in offline] == [Unauthorized]
 
 
 @both
@@ -268,10 +268,10 @@ async def test_rights_taken_away_end_the_scope_with_a_clear_error(
         offline: list[BusError | None] = []
         bus = Bus(server.url, user="app", password="pass-of-app")
         bus.on("offline", offline.append)
-        with pytest.raises(RedisUnauthorized) as raised:  # noqa: PT012  # a scope ends with it
+        with pytest.raises(Unauthorized) as raised:  # noqa: PT012  # a scope ends with it
             async with Traffic(Bus(server.url), bus, fresh(), reliable=reliable):
                 server.command("ACL", "SETUSER", "app", "off")
                 server.command("CLIENT", "KILL", "USER", "app")
                 await asyncio.Event().wait()
         assert "pass-of-app" not in str(raised.value)
-        assert [type(error) for error in offline] == [RedisUnauthorized]
+        assert [type(error) for error in offline] == [Unauthorized]

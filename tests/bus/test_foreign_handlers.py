@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
-from busmq_spark.errors import BusError, Reject, RequestFailed
+from busmq_spark.errors import BusError, Rejected, RequestFailed
 from tests.bus.job_tools import LONG_S, Held, letters, nothing
 from tests.bus.test_topic_groups import owns
 from tests.bus.tools import UNTIL_S, NoText, until
@@ -108,7 +108,7 @@ async def test_a_rejection_is_logged_without_a_traceback(
     redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(job: Job) -> None:
-        raise Reject("not\nmine")
+        raise Rejected("not\nmine")
 
     async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(work):
         done = await jobs.send(jobs.new(), wait=["g"], fail_fast=False, timeout_s=UNTIL_S)

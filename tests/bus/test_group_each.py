@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.errors import ConfigError, Reject
+from busmq_spark.errors import ConfigError, Rejected
 from busmq_spark.groups.shared_group import LeasedMessage
 from tests.bus.test_foreign_handlers import FAILURES
 from tests.bus.tools import UNTIL_S
@@ -48,7 +48,7 @@ def test_a_plain_function_handles_each_message_once_several_at_a_time(
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("bad"), UnprintableError(), asyncio.CancelledError(), Reject("never")]
+    "error", [ValueError("bad"), UnprintableError(), asyncio.CancelledError(), Rejected("never")]
 )
 def test_what_a_handler_raises_is_a_try_and_in_the_end_a_dead_letter(
     redis_url: str, fresh: Fresh, error: BaseException
@@ -64,13 +64,13 @@ def test_what_a_handler_raises_is_a_try_and_in_the_end_a_dead_letter(
         async with Bus(redis_url) as bus, bus.queue(name) as queue:
             await queue.push_many(["bad", "good"])
             async with queue.group("g", shared=True, tries=2) as group:
-                await group.each(handle, delay_s=0, most=2 if isinstance(error, Reject) else 3)
+                await group.each(handle, delay_s=0, most=2 if isinstance(error, Rejected) else 3)
             assert await bus.queue(f"{name}.dead").count() == 1
 
     asyncio.run(main())
     assert sorted(calls)[-1] == ("good", 1)
     assert [tries for text, tries in calls if text == "bad"] == (
-        [1] if isinstance(error, Reject) else [1, 2]
+        [1] if isinstance(error, Rejected) else [1, 2]
     )
 
 

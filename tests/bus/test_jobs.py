@@ -16,9 +16,9 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     ConfigError,
     JobFailed,
-    JobWaitTimeout,
+    JobTimeout,
     MessageRefused,
-    Reject,
+    Rejected,
     StateError,
 )
 from tests.bus.conftest import OpenBus
@@ -82,7 +82,7 @@ async def test_a_rejection_is_no_other_try(place: dict[str, Any], fresh: Fresh) 
 
     async def refuse(job: Job) -> None:
         calls.append(job.tries)
-        raise Reject("unreadable")
+        raise Rejected("unreadable")
 
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(refuse):
         done = await jobs.send(jobs.new(), wait=["g"], fail_fast=False, timeout_s=UNTIL_S)
@@ -182,7 +182,7 @@ async def test_waits_that_may_last_equally_long_end_in_turn_and_one_that_is_canc
         clock = LoopClock()
 
         async def waiting(number: int) -> None:
-            with pytest.raises(JobWaitTimeout, match=r"within 1000 s"):
+            with pytest.raises(JobTimeout, match=r"within 1000 s"):
                 await jobs.send(jobs.new(), wait=["g"], timeout_s=1000)
             ended.append(number)
 
@@ -220,9 +220,7 @@ async def test_a_wait_that_ends_too_soon_says_for_whom_and_may_go_on(
     ):
         job = jobs.new()
         await jobs.send(job, wait=["quick"], timeout_s=UNTIL_S)
-        with pytest.raises(
-            JobWaitTimeout, match=r"no outcome of \['slow'\] within 0.2 s"
-        ) as caught:
+        with pytest.raises(JobTimeout, match=r"no outcome of \['slow'\] within 0.2 s") as caught:
             await job.wait(["slow", "quick"], timeout_s=0.2)
         assert caught.value.details["missing"] == ["slow"]
         held.go.set()

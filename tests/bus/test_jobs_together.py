@@ -19,10 +19,10 @@ from busmq_spark.errors import (
     ConfigError,
     JobFailed,
     JobsNotSent,
-    JobWaitTimeout,
+    JobTimeout,
     LinkLost,
     QueueFull,
-    RedisFull,
+    ServerFull,
 )
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import end_leases
@@ -171,7 +171,7 @@ async def test_those_that_are_not_done_in_time_are_told_and_can_be_waited_for(
         some = some_of(jobs, 5)
         await jobs.send_many(some, wait=["quick"], timeout_s=UNTIL_S)
         with pytest.raises(
-            JobWaitTimeout,
+            JobTimeout,
             match=(
                 rf"job {some[0].id} of queue '.*', and 4 others: no outcome of \['slow'\] within"
                 r" 0.2 s"
@@ -261,7 +261,7 @@ async def test_a_redis_that_fills_up_between_two_chunks_says_how_many_it_took(fr
             second.release()
             with pytest.raises(JobsNotSent) as caught:
                 await sending
-            assert isinstance(caught.value.__cause__, RedisFull)
+            assert isinstance(caught.value.__cause__, ServerFull)
             assert [caught.value.details[name] for name in ("sent", "unknown", "left")] == [
                 1000,
                 0,

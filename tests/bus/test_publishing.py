@@ -18,8 +18,8 @@ from busmq_spark.errors import (
     PublishIncomplete,
     QueueBusy,
     QueueFull,
-    RedisCommandRefused,
-    TooFewEventSubscribers,
+    ServerRefused,
+    TooFewDestinations,
 )
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
@@ -112,7 +112,7 @@ async def test_that_nobody_is_subscribed_is_seen_and_an_error_where_the_publishe
         assert (await bus.publish([key], "x")).destinations == ()
         await bus.subscribe([key], into=queue)
         with pytest.raises(
-            TooFewEventSubscribers,
+            TooFewDestinations,
             match=r"1 queues are subscribed to .*; expected at least 2. Nothing was pushed",
         ):
             await bus.publish([key], "x", require=2)
@@ -364,7 +364,7 @@ async def test_a_table_that_is_something_else_is_named(fresh: Fresh) -> None:
     with EmbeddedRedis() as server:
         server.command("SET", EVENT_SUBSCRIPTIONS_KEY, "x")
         async with Bus(server.url) as bus:
-            with pytest.raises(RedisCommandRefused, match="WRONGTYPE"):
+            with pytest.raises(ServerRefused, match="WRONGTYPE"):
                 await bus.publish([fresh("k")])
 
 

@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
-from busmq_spark.errors import ConfigError, PubSubMessagesDropped, StateError
+from busmq_spark.errors import ConfigError, MessagesMissed, StateError
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.message import PubsubMessage
 from tests.bus.conftest import OpenBus
@@ -154,7 +154,7 @@ async def test_a_slow_loop_keeps_the_newest_messages_counts_the_others_and_warns
         assert await heard(slow, 10) == [b"%d" % n for n in range(90, 100)]
         assert slow.dropped == 90
         assert quick.dropped == 0
-        assert [type(error) for error in told] == [PubSubMessagesDropped]
+        assert [type(error) for error in told] == [MessagesMissed]
 
 
 async def test_a_slow_handler_is_waited_for_one_message_at_a_time_and_does_not_hold_up_the_bus(

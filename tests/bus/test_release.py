@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark import Release
+from busmq_spark import Released
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.errors import ConfigError, QueueBusy
@@ -25,7 +25,7 @@ async def test_a_job_that_is_handed_back_counts_no_try(
     async def busy(job: Job) -> None:
         tries.append(job.tries)
         if len(tries) < 5 and how == "raise":
-            raise Release("not yet")
+            raise Released("not yet")
         if len(tries) < 5:
             job.release()
 
@@ -60,7 +60,7 @@ async def test_a_job_that_is_handed_back_with_a_delay_is_another_workers_then(
 @pytest.mark.parametrize("delay_s", [-1, "1", float("nan")])
 async def test_a_delay_that_is_none_is_refused(delay_s: Any) -> None:
     with pytest.raises(ConfigError, match="delay_s is"):
-        Release(delay_s=delay_s)
+        Released(delay_s=delay_s)
 
 
 async def test_seeking_runs_no_job_twice_unless_it_is_asked_to(

@@ -6,7 +6,7 @@ import asyncio
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import RedisFull
+from busmq_spark.errors import ServerFull
 from busmq_spark.queue.keys import service_queue
 from tests.bus.test_service import LONG_S, pair
 from tests.bus.test_service_provider import Gate
@@ -51,7 +51,7 @@ async def test_a_redis_out_of_memory_ends_no_provider() -> None:
                 # Requests are taken, and Redis refuses to store the reply
                 while not reported:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            assert isinstance(reported[0], RedisFull)
+            assert isinstance(reported[0], ServerFull)
             server.command("CONFIG", "SET", "maxmemory", 0)
             assert await service.request("third") == "third"
             second.cancel()

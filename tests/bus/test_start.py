@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark import Bus
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import LinkLost, RedisUnauthorized, StateError
+from busmq_spark.errors import LinkLost, StateError, Unauthorized
 from busmq_spark.options import BusOptions
 from tests.conftest import Fresh
 from tests.redis_io.conftest import absent
@@ -66,12 +66,12 @@ async def test_what_ends_it_is_raised_where_it_is_closed_and_cancels_nobody(
     redis_server: EmbeddedRedis,
 ) -> None:
     async def fail() -> None:
-        raise RedisUnauthorized(url="redis://h", reason="NOPERM")
+        raise Unauthorized(url="redis://h", reason="NOPERM")
 
     bus = await Bus(redis_server.url).start()
-    with pytest.raises(RedisUnauthorized):
+    with pytest.raises(Unauthorized):
         await bus.spawn(fail(), "failing")
-    with pytest.raises(RedisUnauthorized):
+    with pytest.raises(Unauthorized):
         await bus.aclose()
     with pytest.raises(StateError, match="not open"):
         await bus.queue("q").count()

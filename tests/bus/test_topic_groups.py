@@ -22,8 +22,8 @@ from busmq_spark.errors import (
     ConfigError,
     QueueBusy,
     RedisRolledBack,
-    RedisUnauthorized,
     StateError,
+    Unauthorized,
 )
 from busmq_spark.groups import topic as flows
 from busmq_spark.queue.message import Message
@@ -473,5 +473,5 @@ async def test_the_rights_of_the_page_are_enough_and_fewer_are_told(fresh: Fresh
         assert server.command("ACL", "LOG") == []
         async with Bus(server.url, user="some", password="secret") as bus, bus.topic(name) as topic:
             await topic.push("v")
-            with pytest.raises(RedisUnauthorized, match="run this command"):
+            with pytest.raises(Unauthorized, match="run this command"):
                 await topic.group("g").__aenter__()

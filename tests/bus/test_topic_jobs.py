@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.embedded import EmbeddedStandaloneServers
-from busmq_spark.errors import ConfigError, JobFailed, JobWaitTimeout, Reject, StateError
+from busmq_spark.errors import ConfigError, JobFailed, JobTimeout, Rejected, StateError
 from busmq_spark.groups import dead_letter
 from tests.bus.job_tools import Held, concat, nothing
 from tests.bus.tools import UNTIL_S, until
@@ -69,7 +69,7 @@ async def test_many_jobs_of_all_partitions_come_back_in_their_order(
 
 async def test_a_failed_job_is_a_dead_letter_of_the_topic(redis_url: str, fresh: Fresh) -> None:
     async def refuse(job: Job) -> None:
-        raise Reject("no")
+        raise Rejected("no")
 
     async with Bus(redis_url) as bus:
         await made(bus, name := fresh())
@@ -115,7 +115,7 @@ async def test_one_limit_for_all_partitions_and_pauses(redis_url: str, fresh: Fr
             assert held.most == 3
             await worker.pause(timeout_s=UNTIL_S)
             await jobs.send(late := jobs.new(partition=1))
-            with pytest.raises(JobWaitTimeout):
+            with pytest.raises(JobTimeout):
                 await jobs.wait(late, ["g"], timeout_s=0.05)
             await worker.resume()
             await jobs.wait(late, ["g"], timeout_s=UNTIL_S)

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import busmq_spark
-from busmq_spark.cli.cli_errors import CliMessageMissing, CliQueueMissing
+from busmq_spark.cli.cli_errors import CliQueueMissing, MessageMissing
 from busmq_spark.embedded import EmbeddedRedis
 from tests.cli.conftest import Busmq, Start, environment, line_of
 from tests.conftest import Fresh
@@ -162,6 +162,6 @@ def test_a_closed_stream_is_no_reason_to_crash(line: str, code: int) -> None:
 def test_errors_of_the_command_line_pickle_like_all_others() -> None:
     for error in (
         CliQueueMissing(queue="a b", servers="x"),
-        CliMessageMissing(queue="q", wanted="id 1", found="none"),
+        MessageMissing(queue="q", wanted="id 1", found="none"),
     ):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import QueueBusy, QueueMissing, RedisUnauthorized
+from busmq_spark.errors import QueueBusy, QueueMissing, Unauthorized
 from busmq_spark.groups import shared_group
 from busmq_spark.groups.shared_group import SettleRequest
 from busmq_spark.queue import queue, retention
@@ -477,7 +477,7 @@ def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_
     )
     try:
         link.run(queue.attach(keys, BORN, ttl_s=60))
-        with pytest.raises(RedisUnauthorized):
+        with pytest.raises(Unauthorized):
             link.run(retention.set_retention(keys, WEEK))
         assert link.run(retention.read_retention(keys)) is None
         link.run(retention.set_retention(keys, parse_limits(None, 2, None)))

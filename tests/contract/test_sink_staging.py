@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.errors import BatchChanged, SinkTargetsChanged, StagingLost, StaleBatch
+from busmq_spark.errors import BatchChanged, SinkTargetsError, StagingLost, StaleBatch
 from busmq_spark.queue.keys import sink_record
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -133,7 +133,7 @@ def test_another_checkpoint_may_append_a_batch_again_to_its_queues_only(
     assert run(sink.record(name, 4, [y], "q", sink.make_span("a", "1", "copy"))) == (x, y)
     for span in (sink.make_span("a", "1", "copy"), sink.make_span("b", "2", "copy")):
         with pytest.raises(
-            SinkTargetsChanged,
+            SinkTargetsError,
             match="batch 4 is recorded for 'x', 'y', and this write sends it to 'y', 'z'",
         ):
             run(sink.record(name, 4, [y, z], "q", span))

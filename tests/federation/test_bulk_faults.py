@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import FederationLost, LinkLost, WireFormatError
+from busmq_spark.errors import FederationLost, LinkLost, WireError
 from busmq_spark.federation.bulk import blocking_socket as bulk_socket
 from busmq_spark.federation.bulk.row_frames import RangeReadFrameProducer
 from busmq_spark.federation.bulk.store import FederationBulkStore
@@ -252,5 +252,5 @@ def test_a_server_that_skips_or_repeats_ids_is_refused(
             (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1})
         ),
     )
-    with pytest.raises(WireFormatError, match=r"rows from id 2; expected ids 1\.\.3000"):
+    with pytest.raises(WireError, match=r"rows from id 2; expected ids 1\.\.3000"):
         read(store, part)

@@ -19,8 +19,8 @@ from busmq_spark.errors import (
     FederationLost,
     FederationRefused,
     MessageRefused,
-    TlsFailed,
-    WireFormatError,
+    TlsError,
+    WireError,
 )
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
@@ -323,7 +323,7 @@ def test_a_call_that_is_none_is_answered_with_an_error(peer: Peer, head: Any) ->
     assert (frame.kind, frame.id, frame.head["code"]) == (
         BulkFrameKind.ERROR,
         7,
-        WireFormatError.code,
+        WireError.code,
     )
     peer.call(8, "hello", 1, "peer")
     assert peer.next().kind is BulkFrameKind.REPLY
@@ -389,7 +389,7 @@ def test_tls_trusts_the_authority_that_it_is_given(
             FederationAddress(named, SECRET),
             FederationAddress(numbered, SECRET, tls_ca=str(ours.file)),
         ):
-            with pytest.raises(TlsFailed, match=r"federation\.tls"):
+            with pytest.raises(TlsError, match=r"federation\.tls"):
                 FederationBulkStore(address).states({"q": -1})
         store = FederationBulkStore(
             FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
-from busmq_spark.errors import DataLoss, QueueMissing, WireFormatError
+from busmq_spark.errors import DataLoss, QueueMissing, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
@@ -246,5 +246,5 @@ def test_rows_that_are_not_those_that_come_next_are_refused(runs: object) -> Non
     frame = BulkProtocolFrame(
         BulkFrameKind.ROWS, 1, {"runs": runs}, frames.encode_rows(values).to_pybytes()
     )
-    with pytest.raises(WireFormatError):
+    with pytest.raises(WireError):
         list(RemainingRanges(parts, True).take_rows(frame, frames.rows_schema(values)))

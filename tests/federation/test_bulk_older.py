@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import WireFormatError
+from busmq_spark.errors import WireError
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
@@ -38,7 +38,7 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(
         part = filled(store, queue, [b"1"])
         IdTimeRecorder().note_new_times({queue: store.states({queue: -1})[queue].last_id}, store)
         assert read(store, part) == [(1, b"1")]
-        with pytest.raises(WireFormatError, match="an unknown operation"):
+        with pytest.raises(WireError, match="an unknown operation"):
             store.find_times({queue: -1000})
         times = TimestampColumn.fetch(store, [part])
         assert times.column(

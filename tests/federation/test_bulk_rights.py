@@ -16,7 +16,7 @@ from busmq_spark.errors import (
     ConfigError,
     FederationRefused,
     QueueMissing,
-    WireFormatError,
+    WireError,
 )
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.operations import OPERATIONS
@@ -236,7 +236,7 @@ def test_only_keys_of_staged_lists_of_the_queue_itself_can_be_named(
         lambda: store.commit(queue, "sink", 0, [named]),
         lambda: store.forget("sink", [named]),
     ):
-        with pytest.raises(WireFormatError, match="not one of a staged list of the queue"):
+        with pytest.raises(WireError, match="not one of a staged list of the queue"):
             attempt()
     assert direct.states({queue: -1, other: -1})[queue].count == 3
     assert direct.states({other: -1})[other].count == 3
@@ -264,9 +264,9 @@ def test_a_staged_list_that_no_sink_makes_is_refused(
 ) -> None:
     store = as_("all")
     wrong = replace(staged(store, open_queue.queue), **change)  # type: ignore[arg-type]
-    with pytest.raises(WireFormatError):
+    with pytest.raises(WireError):
         store.record("sink", 0, [wrong])
-    with pytest.raises(WireFormatError):
+    with pytest.raises(WireError):
         store.commit(open_queue.queue, "sink", 0, [wrong])
 
 
@@ -275,9 +275,9 @@ def test_a_commit_takes_lists_of_its_own_queue_only(
 ) -> None:
     store = as_("all")
     part = staged(store, open_queue.queue)
-    with pytest.raises(WireFormatError, match="all of the queue itself"):
+    with pytest.raises(WireError, match="all of the queue itself"):
         store.commit(filled(direct, fresh(), THREE).queue, "sink", 0, [part])
-    with pytest.raises(WireFormatError, match="at least one"):
+    with pytest.raises(WireError, match="at least one"):
         store.commit(open_queue.queue, "sink", 0, [])
 
 
@@ -285,7 +285,7 @@ def test_a_commit_takes_lists_of_its_own_queue_only(
 def test_a_sink_id_is_a_short_text(
     as_: Callable[[str], FederationBulkStore], open_queue: Range, sink: str
 ) -> None:
-    with pytest.raises(WireFormatError, match=r"a sink id|an empty name of a queue or sink"):
+    with pytest.raises(WireError, match=r"a sink id|an empty name of a queue or sink"):
         as_("all").record(sink, 0, [staged(as_("all"), open_queue.queue)])
 
 
@@ -293,7 +293,7 @@ def test_a_sink_id_is_a_short_text(
 def test_a_subscription_cannot_be_called_like_another_key(
     as_: Callable[[str], FederationBulkStore], open_queue: Range, name: str
 ) -> None:
-    with pytest.raises(WireFormatError, match="a subscription whose name"):
+    with pytest.raises(WireError, match="a subscription whose name"):
         as_("all").lease([open_queue.queue], name, "me", {})
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import StaleRun, WireFormatError
+from busmq_spark.errors import StaleRun, WireError
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
@@ -127,6 +127,6 @@ def test_all_lists_of_a_run_are_renewed_in_whichever_queue_they_are(
 @pytest.mark.parametrize("run", ["", "a=1", ";", "a\nb", "x" * 65])
 def test_a_run_has_a_plain_name(here: Site, fresh: Fresh, run: str) -> None:
     store: FederationBulkStore = FederationBulkStore(here.address())
-    with pytest.raises(WireFormatError, match="a run whose name"):
+    with pytest.raises(WireError, match="a run whose name"):
         store.begin(fresh("sink"), run, [fresh()])
     store.close()

@@ -13,7 +13,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from busmq_spark.errors import FederationLost, WireFormatError
+from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
@@ -84,7 +84,7 @@ def test_frames_without_end_are_no_message() -> None:
             )
         )
         made.send(b"go on")
-        with pytest.raises(WireFormatError, match="behind 100000 others"):
+        with pytest.raises(WireError, match="behind 100000 others"):
             made.receive()
         made.close()
         thread.join()

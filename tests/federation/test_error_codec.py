@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from busmq_spark import errors
-from busmq_spark.errors import BusError, UnknownRemoteError
+from busmq_spark.errors import BusError, RemoteError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.operations import decode_error, encode_error
 
 URL = "redis://10.1.2.3:6379"
 ABOUT_US: list[BusError] = [
     errors.LinkLost(url=URL, reason="no route"),
-    errors.RedisUnauthorized(url=URL, reason="wrong password"),
-    errors.TlsFailed(url=URL, reason="a bad certificate"),
-    errors.RedisCommandRefused(url=URL, reason="ERR of a script"),
-    errors.RedisFull(url=URL, reason="maxmemory"),
+    errors.Unauthorized(url=URL, reason="wrong password"),
+    errors.TlsError(url=URL, reason="a bad certificate"),
+    errors.ServerRefused(url=URL, reason="ERR of a script"),
+    errors.ServerFull(url=URL, reason="maxmemory"),
 ]
 ABOUT_THE_CALL: list[BusError] = [
     errors.ConfigError(reason="ttl is -1; expected seconds"),
@@ -40,7 +40,7 @@ def test_a_peer_learns_nothing_of_our_redis(error: BusError) -> None:
     for found in error.details.values():
         assert found not in told
     back = error_codec.error_from_wire(error_codec.error_to_wire(error))
-    assert isinstance(back, UnknownRemoteError)
+    assert isinstance(back, RemoteError)
     assert back.details["remote"] == error.code
 
 
@@ -88,4 +88,4 @@ def test_an_error_about_the_call_arrives_as_it_was(error: BusError) -> None:
     ],
 )
 def test_whatever_is_not_null_is_an_error(value: Any) -> None:
-    assert isinstance(error_codec.error_from_wire(value), UnknownRemoteError)
+    assert isinstance(error_codec.error_from_wire(value), RemoteError)

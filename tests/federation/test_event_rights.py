@@ -17,11 +17,11 @@ from busmq_spark.errors import (
     BusError,
     ConfigError,
     FederationRefused,
-    OutboxNotDrained,
+    OutboxWaits,
     PublishIncomplete,
     QueueMissing,
-    TooFewEventSubscribers,
-    WireFormatError,
+    TooFewDestinations,
+    WireError,
 )
 from busmq_spark.federation.bulk.operations import MAX_EVENT_KEYS_PER_CALL
 from busmq_spark.federation.bulk.store import FederationBulkStore
@@ -261,7 +261,7 @@ def test_rows_that_a_program_has_ended_give_their_place_back(
         (["x" * 256], BusError),
         (["a b"], ConfigError),
         ([], ConfigError),
-        (["a"] * 1001, WireFormatError),
+        (["a"] * 1001, WireError),
     ],
 )
 def test_a_pattern_is_short(
@@ -300,7 +300,7 @@ def test_a_full_queue_of_a_peer_fails_no_publisher(as_: As, bus: Any, fresh: Fre
     assert (bus.publish([key], {}, require=1)).destinations == (own,)
     with pytest.raises(PublishIncomplete, match="BUSMQ_QUEUE_FULL"):
         bus.publish([key], {}, require=2)
-    with pytest.raises(TooFewEventSubscribers):
+    with pytest.raises(TooFewDestinations):
         bus.publish([key], {}, require=3)
     bus.subscribe([key], into=theirs)  # now a program wants it there
     with pytest.raises(PublishIncomplete):
@@ -371,7 +371,7 @@ def test_an_outbox_is_drained_although_a_queue_of_a_peer_gets_full_on_the_way(
         states = direct.states({own: -1, theirs: -1})
         assert (states[own].count, states[theirs].count) == (10, 3)
         outbox.push(theirs, "named")  # which is no event: it waits for room
-        with pytest.raises(OutboxNotDrained, match="BUSMQ_QUEUE_FULL"):
+        with pytest.raises(OutboxWaits, match="BUSMQ_QUEUE_FULL"):
             outbox.wait_drained(2)
         second._link.call("ack", {theirs: Position(states[theirs].born, 1, "")}, "")
         outbox.wait_drained(PATIENCE_S)
@@ -382,7 +382,7 @@ def test_keys_of_events_in_one_call_are_bounded_before_any_is_looked_at(
     as_: As, fresh: Fresh
 ) -> None:
     mallory = as_("mallory")
-    with pytest.raises(WireFormatError, match=f"at most {MAX_EVENT_KEYS_PER_CALL}"):
+    with pytest.raises(WireError, match=f"at most {MAX_EVENT_KEYS_PER_CALL}"):
         mallory._link.call("event_queues", [["a"] * 100] * (MAX_EVENT_KEYS_PER_CALL // 100 + 1))
     assert mallory.event_queues([["a"] * 100] * (MAX_EVENT_KEYS_PER_CALL // 100 + 1)) == [()] * (
         MAX_EVENT_KEYS_PER_CALL // 100 + 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireFormatError
+from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
@@ -265,7 +265,7 @@ def test_the_holder_of_a_lease_is_shown_to_its_own_secret_only(
 def test_a_subscription_cannot_be_a_key_of_a_queue_with_a_longer_name(
     as_: As, queue: str, name: str
 ) -> None:
-    with pytest.raises(WireFormatError, match="a subscription whose name"):
+    with pytest.raises(WireError, match="a subscription whose name"):
         as_("victim").lease([queue], name, "me", {})
 
 

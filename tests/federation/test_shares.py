@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import FederationRefused, WireFormatError
+from busmq_spark.errors import FederationRefused, WireError
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
@@ -244,7 +244,7 @@ def test_who_only_pushes_does_not_make_a_queue_one_of_commands(
 
 @pytest.mark.parametrize("start", [-1, -(2**40)])
 def test_a_subscription_begins_at_no_id_below_0(as_: As, queue: str, start: int) -> None:
-    with pytest.raises(WireFormatError, match="begins below 0"):
+    with pytest.raises(WireError, match="begins below 0"):
         as_("greedy").subscribe({queue: start}, "s")
 
 

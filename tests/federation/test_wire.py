@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.errors import WireFormatError
+from busmq_spark.errors import WireError
 from busmq_spark.federation.npm_wire.creation_message import (
     METHODS_OF_TYPE,
     ObjectCreationMessage,
@@ -199,7 +199,7 @@ def test_numbers_are_never_used_twice_and_bounded_in_number() -> None:
         functions.register(other),
         functions.register(nothing),
     ] == [0, 1, 0]
-    with pytest.raises(WireFormatError, match="more than 2 functions"):
+    with pytest.raises(WireError, match="more than 2 functions"):
         functions.register(calls)
     functions.forget(0)
     functions.forget(77)
@@ -236,7 +236,7 @@ def test_lines_come_out_whole_however_packets_cut_them(texts: list[str], size: i
 @pytest.mark.parametrize("packets", [[b"123456\n"], [b"123", b"456"], [b"1"] * 6])
 def test_a_line_that_gets_too_long_is_refused(packets: list[bytes]) -> None:
     lines = LineBuffer(most=5)
-    with pytest.raises(WireFormatError, match="more than 5 bytes"):
+    with pytest.raises(WireError, match="more than 5 bytes"):
         [line for packet in packets for line in lines.feed(packet)]
 
 
@@ -244,15 +244,15 @@ def test_a_line_that_gets_too_long_is_refused(packets: list[bytes]) -> None:
 def test_a_place_in_a_list_has_one_spelling_so_that_no_list_is_copied_many_times(
     index: str,
 ) -> None:
-    with pytest.raises(WireFormatError, match="leads nowhere"):
+    with pytest.raises(WireError, match="leads nowhere"):
         DnodeMessage(5, [[1, 2]], {"0": (index, "1")}).values()
-    with pytest.raises(WireFormatError, match="leads nowhere"):
+    with pytest.raises(WireError, match="leads nowhere"):
         DnodeMessage(5, [1, 2], {"0": (index,)}).values()
 
 
 def test_a_line_with_very_many_functions_is_refused() -> None:
     callbacks = {str(number): ["0"] for number in range(1001)}
-    with pytest.raises(WireFormatError, match="1001 functions"):
+    with pytest.raises(WireError, match="1001 functions"):
         DnodeMessage.decode(
             json.dumps({"method": 0, "arguments": [1], "callbacks": callbacks}).encode()
         )
@@ -305,7 +305,7 @@ def test_creation_messages_come_back_as_they_were(kind: Any, name: str) -> None:
 )
 def test_any_bytes_are_read_or_refused_as_no_wire(data: bytes) -> None:
     for decode in (MuxPacket.decode, DnodeMessage.decode, ObjectCreationMessage.decode):
-        with suppress(WireFormatError):
+        with suppress(WireError):
             decode(data)
 
 
@@ -318,12 +318,12 @@ def test_damaged_messages_are_read_or_refused_as_no_wire(data: st.DataObject) ->
             st.binary(max_size=3) | st.sampled_from([b"{", b"]", b"[[", b'"', b"1e999", b"-"])
         )
         body = body or bytearray(b"x")
-    with suppress(WireFormatError):
+    with suppress(WireError):
         line = DnodeMessage.decode(bytes(body))
         line.call_values()
         line.values()
         line.encode()
-    with suppress(WireFormatError):
+    with suppress(WireError):
         made = ObjectCreationMessage.decode(bytes(body))
         made.encode()
         assert (made.name, made.roles) is not None
@@ -363,7 +363,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_a_bad_line_is_refused(name: str) -> None:
-    with pytest.raises(WireFormatError):
+    with pytest.raises(WireError):
         DnodeMessage.decode(BAD_LINES[name])
 
 
@@ -376,7 +376,7 @@ def test_a_bad_line_is_refused(name: str) -> None:
     ],
 )
 def test_a_path_that_leads_nowhere_is_refused(members: bytes) -> None:
-    with pytest.raises(WireFormatError, match="leads nowhere"):
+    with pytest.raises(WireError, match="leads nowhere"):
         DnodeMessage.decode(b'{"method":1,' + members + b"}").values()
 
 
@@ -393,7 +393,7 @@ def test_a_path_that_leads_nowhere_is_refused(members: bytes) -> None:
     ],
 )
 def test_a_call_without_places_is_refused(arguments: bytes) -> None:
-    with pytest.raises(WireFormatError):
+    with pytest.raises(WireError):
         DnodeMessage.decode(b'{"method":1,"arguments":' + arguments + b"}").call_values()
 
 
@@ -409,7 +409,7 @@ def test_a_call_without_places_is_refused(arguments: bytes) -> None:
     ],
 )
 def test_a_bad_packet_is_refused(message: bytes) -> None:
-    with pytest.raises(WireFormatError):
+    with pytest.raises(WireError):
         MuxPacket.decode(message)
 
 
@@ -442,7 +442,7 @@ def test_a_bad_packet_is_refused(message: bytes) -> None:
     ],
 )
 def test_a_bad_creation_message_is_refused(body: bytes) -> None:
-    with pytest.raises(WireFormatError):
+    with pytest.raises(WireError):
         ObjectCreationMessage.decode(body)
 
 
@@ -460,5 +460,5 @@ def test_what_cannot_be_written_is_refused() -> None:
     for _ in range(100_000):
         deep = [deep]
     for value in (float("nan"), {1, 2}, b"bytes", deep):
-        with pytest.raises(WireFormatError):
+        with pytest.raises(WireError):
             pack_call(0, [value], DnodeCallbacks()).encode()

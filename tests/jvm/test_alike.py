@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError
+from busmq_spark.errors import ConfigError, UnreadBacklog
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
 from busmq_spark.queue import scripts
@@ -266,7 +266,7 @@ def test_details_are_put_into_a_template_in_the_same_way(probe: Probe, queue: st
     """The templates are those of the contract."""
     details = {"queue": queue, "count": "3", "last": "7", "start": "latest"}
     assert probe("error", "", kind="UNREAD_BACKLOG", details=details) == str(
-        BacklogWouldBeDeleted(**details)
+        UnreadBacklog(**details)
     )
 
 

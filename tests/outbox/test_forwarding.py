@@ -16,7 +16,7 @@ import pytest
 from busmq_spark import Outbox
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import ConfigError, MessageRefused, OutboxNotDrained, QueueBusy, StateError
+from busmq_spark.errors import ConfigError, MessageRefused, OutboxWaits, QueueBusy, StateError
 from busmq_spark.outbox import forwarder, report, sql
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target_opener import lane_of
@@ -189,7 +189,7 @@ def test_a_publisher_started_before_redis_delivers_when_it_comes_and_says_what_i
         outbox.push(queue, 1, 2)
         outbox.subscribe([word], into=into)
         outbox.publish([word], 3)
-        with pytest.raises(OutboxNotDrained, match="still has 4 messages to forward") as waits:
+        with pytest.raises(OutboxWaits, match="still has 4 messages to forward") as waits:
             outbox.wait_drained(0)
         assert waits.value.retriable
         wait_until(lambda: f"127.0.0.1:{port}" in report.read_status(path).error)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import OutboxDiskFull
+from busmq_spark.errors import OutboxFull
 from busmq_spark.outbox import report
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
@@ -111,7 +111,7 @@ def test_the_error_names_the_disk_and_the_cause_and_the_outbox_takes_again_when_
 
     with here.outbox(path) as outbox:
         monkeypatch.setattr("os.posix_fallocate", refuse)
-        with pytest.raises(OutboxDiskFull, match=os.strerror(cause)) as full:
+        with pytest.raises(OutboxFull, match=os.strerror(cause)) as full:
             outbox.push(queue, "refused")
         assert str(path.parent) in str(full.value)
         monkeypatch.undo()

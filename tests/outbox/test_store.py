@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.errors import OutboxBusy, OutboxDiskFull, OutboxUnusable, StateError
+from busmq_spark.errors import OutboxBusy, OutboxFull, OutboxUnusable, StateError
 from busmq_spark.outbox import lock, report, schema, sql
 from busmq_spark.outbox.disk_reserve import DiskReserveFile
 from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
@@ -295,11 +295,11 @@ def test_on_a_full_file_system_forwarding_makes_room(
         kept = 0
         with SyncOutbox(path, nowhere) as outbox:
             for size in (200_000, 2_000):
-                with suppress(OutboxDiskFull):
+                with suppress(OutboxFull):
                     while True:
                         outbox.push(queue, b"%d %s" % (kept + 1, b"x" * size))
                         kept += 1
-            with pytest.raises(OutboxDiskFull, match="takes no more"):
+            with pytest.raises(OutboxFull, match="takes no more"):
                 outbox.push(queue, b"x" * 2_000)
             assert report.read_outgoing(path)[0].messages == kept > 10
         (disk / "other").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))

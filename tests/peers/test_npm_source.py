@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql.types import StructType, TimestampType
 
 from busmq_spark.errors import (
-    BacklogWouldBeDeleted,
     ConfigError,
     FederationRefused,
     MessageRefused,
     QueueBusy,
     QueueFull,
+    UnreadBacklog,
 )
 from busmq_spark.federation.npm_servers import remote_npm_queue
 from busmq_spark.federation.npm_servers.store import FederationNpmStore
@@ -101,7 +101,7 @@ def test_an_empty_queue_that_has_not_entered_is_asked_about_as_seldom_as_any_oth
 
 def test_latest_leaves_out_what_is_stored(queries: Queries, fresh: Fresh) -> None:
     queries.fill(queue := fresh(), 1, 5)
-    with pytest.raises(BacklogWouldBeDeleted, match="holds 5 unread messages up to id 5"):
+    with pytest.raises(UnreadBacklog, match="holds 5 unread messages up to id 5"):
         queries.query(queue, startingOffsets="latest").step()
     query = queries.query(queue, startingOffsets="latest", discardBacklog="true")
     assert query.step() == []

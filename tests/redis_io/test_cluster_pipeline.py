@@ -10,7 +10,7 @@ import pytest
 import redis.exceptions as rx
 
 from busmq_spark.embedded.cluster import SLOTS
-from busmq_spark.errors import LinkLost, RedisCommandRefused
+from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.queue.command_generators import RedisCall, command, script
 from busmq_spark.redis_io.async_cluster_link import _as_link_lost
 from busmq_spark.redis_io.cluster_pipeline import ASKING_COMMAND, ClusterPipeline
@@ -165,7 +165,7 @@ def test_the_first_error_is_raised_when_every_call_is_answered() -> None:
     )
     made.raise_if_failed()
     round_(made, 1)
-    with pytest.raises(RedisCommandRefused, match="first"):
+    with pytest.raises(ServerRefused, match="first"):
         made.raise_if_failed()
 
 

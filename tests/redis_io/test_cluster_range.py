@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.embedded import EmbeddedCluster
-from busmq_spark.errors import LinkLost, RedisCommandRefused
+from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
@@ -126,5 +126,5 @@ def test_an_error_of_another_kind_stays_what_it_is(
     many: ClusterRangeConnection, keys: QueueKeys
 ) -> None:
     many.post(command("LRANGE", keys.metadata, 0, -1))
-    with pytest.raises(RedisCommandRefused, match="wrong kind of value"):
+    with pytest.raises(ServerRefused, match="wrong kind of value"):
         many.fetch_values()

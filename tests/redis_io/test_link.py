@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import LinkLost, RedisCommandRefused, RedisUnauthorized
+from busmq_spark.errors import LinkLost, ServerRefused, Unauthorized
 from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import RedisCall, command, script
 from busmq_spark.queue.keys import QueueKeys
@@ -198,7 +198,7 @@ def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(
 
 def test_a_refusal_by_redis_is_not_repeated(driver: Driver) -> None:
     with FakeRedis(says(b"-ERR no such thing\r\n")) as fake:
-        with pytest.raises(RedisCommandRefused, match="no such thing"):
+        with pytest.raises(ServerRefused, match="no such thing"):
             driver(fake.server).execute(AGAIN)
         assert len(fake.seen) == 1
 
@@ -207,7 +207,7 @@ def test_after_a_refused_call_the_replies_of_the_step_do_not_reach_the_next(
     driver: Driver, redis_url: str
 ) -> None:
     made = driver(redis_url)
-    with pytest.raises(RedisCommandRefused):
+    with pytest.raises(ServerRefused):
         made.execute([command("ECHO", "a"), command("NOSUCHCOMMAND"), command("ECHO", "b")])
     assert made.execute(command("ECHO", "c")) == b"c"
 
@@ -223,7 +223,7 @@ def test_no_calls_need_no_server(driver: Driver) -> None:
 def test_words_of_redis_that_look_like_the_user_stay_whole(
     driver: Driver, redis_server: EmbeddedRedis, user: str
 ) -> None:
-    with pytest.raises(RedisUnauthorized) as caught:
+    with pytest.raises(Unauthorized) as caught:
         driver(
             RedisServerAddress("127.0.0.1", redis_server.port, user=user, password="word-of-mine")
         ).execute(AGAIN)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import LinkLost, RedisCommandRefused
+from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.queue.command_generators import RedisCall, command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io import connection_factory
@@ -119,9 +119,9 @@ def test_after_an_error_reply_the_next_reply_is_the_next_calls(
     ranges.post(
         command("LRANGE", keys.msgid, 0, 1), command("HGET", keys.msgid, "f"), window(keys, 0, 1)
     )
-    with pytest.raises(RedisCommandRefused, match="wrong kind"):
+    with pytest.raises(ServerRefused, match="wrong kind"):
         ranges.fetch_values()
-    with pytest.raises(RedisCommandRefused, match="wrong kind"):
+    with pytest.raises(ServerRefused, match="wrong kind"):
         ranges.fetch()
     assert values_of(ranges.fetch_values()) == [b"x"]
     assert ranges.waiting == 0

@@ -11,10 +11,10 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     LinkLost,
     MessageRefused,
-    RedisFull,
-    RedisReadOnly,
-    RedisUnauthorized,
-    RedisWritesPaused,
+    ReadOnly,
+    ServerFull,
+    Unauthorized,
+    WritesPaused,
 )
 from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import command
@@ -35,7 +35,7 @@ def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(
 ) -> None:
     with EmbeddedRedis(password="right-secret") as server:
         made = driver(RedisServerAddress("127.0.0.1", server.port, password=password))
-        with pytest.raises(RedisUnauthorized) as caught:
+        with pytest.raises(Unauthorized) as caught:
             made.execute(command("SET", "a", 1))
         assert "-secret" not in str(caught.value) + repr(caught.value.details)
         assert not caught.value.retriable
@@ -56,14 +56,14 @@ def test_a_user_without_the_right_to_run_scripts_is_unauthorized(
         RedisServerAddress("127.0.0.1", redis_server.port, user="reader", password="reader-secret")
     )
     made.run(queue.attach(QueueKeys("acl"), "b", ttl_s=30))
-    with pytest.raises(RedisUnauthorized):
+    with pytest.raises(Unauthorized):
         made.run(queue.push(QueueKeys("acl"), b"x"))
 
 
 def test_a_replica_is_read_only(driver: Driver, redis_server: EmbeddedRedis) -> None:
     with (
         EmbeddedRedis(replica_of=("127.0.0.1", redis_server.port)) as replica,
-        pytest.raises(RedisReadOnly, match=str(replica.port)),
+        pytest.raises(ReadOnly, match=str(replica.port)),
     ):
         driver(replica.url).run(queue.attach(QueueKeys("ro"), "b", ttl_s=30))
 
@@ -108,7 +108,7 @@ def test_what_a_paused_master_refuses_was_not_executed(driver: Driver, cause: st
             queue.pop(keys, reliable=False, ttl_s=600, most=9),
             queue.attach(QueueKeys("new"), "b", ttl_s=30),
         ):
-            with pytest.raises(RedisWritesPaused, match="refuses writes for now") as caught:
+            with pytest.raises(WritesPaused, match="refuses writes for now") as caught:
                 made.run(flow)
             assert caught.value.retriable
         made.run(times_of_ids.note_times_if_allowed([keys]))  # what is left out is not waited for
@@ -122,7 +122,7 @@ def test_each_reply_of_redis_has_its_error(redis_url: str) -> None:
     for text, kind in REPLIES.items():
         found = translate_redis_error(ResponseError(text), endpoint)
         assert type(found) is kind, text
-        assert found.retriable is issubclass(kind, (LinkLost, RedisFull))
+        assert found.retriable is issubclass(kind, (LinkLost, ServerFull))
 
 
 def test_a_server_out_of_memory_is_full_and_has_stored_nothing_of_the_call(driver: Driver) -> None:
@@ -132,9 +132,9 @@ def test_a_server_out_of_memory_is_full_and_has_stored_nothing_of_the_call(drive
         made.run(queue.push(keys, b"one"))
         server.command("CONFIG", "SET", "maxmemory", "1")
         for flow in (queue.push(keys, b"two"), queue.push_many(keys, [b"two", b"three"])):
-            with pytest.raises(RedisFull, match="out of memory"):
+            with pytest.raises(ServerFull, match="out of memory"):
                 made.run(flow)
-        with pytest.raises(RedisFull):
+        with pytest.raises(ServerFull):
             made.execute(command("RPUSH", "stage", "row"))
         assert (
             made.run(queue.pop(keys, reliable=True, ttl_s=600, most=9))[0].value == b"one"

@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from busmq_spark.embedded import EmbeddedSentinel
-from busmq_spark.errors import BusError, ConfigError, LinkLost, RedisUnauthorized
+from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
 from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
 from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S, PATIENCE_S
@@ -70,7 +70,7 @@ def test_sentinels_that_are_all_down_are_unreachable_and_no_secret_shows(way: st
 def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
     with (
         FakeRedis(says(b"-NOAUTH Authentication required.\r\n")) as fake,
-        pytest.raises(RedisUnauthorized),
+        pytest.raises(Unauthorized),
     ):
         find(SentinelMaster((absent(), fake.server)), way)
 
@@ -148,5 +148,5 @@ def test_credentials_that_the_master_refuses_end_the_call_at_once(driver: Driver
         )
         with pytest.raises(BusError) as caught:
             made.execute(command("GET", "a"))
-        assert isinstance(caught.value, RedisUnauthorized)
+        assert isinstance(caught.value, Unauthorized)
         assert "wrong-one" not in str(caught.value)

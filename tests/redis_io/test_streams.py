@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import LinkLost, RedisCommandRefused
+from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import RedisCall, command, script
 from busmq_spark.redis_io.async_link import AsyncLink
@@ -78,7 +78,7 @@ def test_a_call_in_the_middle_of_a_stream_is_a_mistake_and_takes_no_reply_of_it(
 def test_an_error_in_a_stream_is_translated_and_the_link_is_usable_again(link: SyncLink) -> None:
     stream = link.stream([command("ECHO", "a"), command("NOSUCHCOMMAND"), command("ECHO", "b")], 3)
     assert next(stream) == b"a"
-    with pytest.raises(RedisCommandRefused):
+    with pytest.raises(ServerRefused):
         next(stream)
     assert link.execute(command("ECHO", "mine")) == b"mine"
 

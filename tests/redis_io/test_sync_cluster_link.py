@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
-from busmq_spark.errors import ConfigError, LinkLost, RedisCommandRefused, RedisUnauthorized
+from busmq_spark.errors import ConfigError, LinkLost, ServerRefused, Unauthorized
 from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
@@ -69,7 +69,7 @@ def test_a_refused_call_does_not_disturb_the_others(
     driver: Driver, cluster_servers: EmbeddedCluster, fresh: Fresh
 ) -> None:
     made, key = driver(seeds(cluster_servers)), fresh()
-    with pytest.raises(RedisCommandRefused, match="value is not an integer"):
+    with pytest.raises(ServerRefused, match="value is not an integer"):
         made.execute(
             [command("SET", key, "text"), command("INCR", key), command("SET", f"{key}-2", "set")]
         )
@@ -208,7 +208,7 @@ def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(
 
 
 def test_a_cluster_that_refuses_the_password_says_so_at_once(driver: Driver) -> None:
-    with EmbeddedRedis(password="right-one") as server, pytest.raises(RedisUnauthorized):
+    with EmbeddedRedis(password="right-one") as server, pytest.raises(Unauthorized):
         driver(
             ClusterSeeds(
                 (absent(), RedisServerAddress("127.0.0.1", server.port, password="wrong-one"))

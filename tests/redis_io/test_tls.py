@@ -10,7 +10,7 @@ import pytest
 import redis.exceptions as rx
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import ConfigError, LinkLost, TlsFailed
+from busmq_spark.errors import ConfigError, LinkLost, TlsError
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import command
@@ -89,7 +89,7 @@ def test_without_the_certificate_that_the_server_requires_the_error_says_tls(
     driver: Driver, mutual_tls: TlsProxy, authority: Authority
 ) -> None:
     with pytest.raises(
-        TlsFailed, match=r"certificate required|CERTIFICATE_REQUIRED.*redis\.tls\.certificate"
+        TlsError, match=r"certificate required|CERTIFICATE_REQUIRED.*redis\.tls\.certificate"
     ):
         driver(to(mutual_tls, tls_ca=str(authority.file))).execute(command("PING"))
 
@@ -98,7 +98,7 @@ def test_without_the_certificate_that_the_server_requires_the_error_says_tls(
 def test_a_server_of_another_authority_is_not_trusted_and_not_asked_again(
     driver: Driver, plain_tls: TlsProxy, stranger: Authority, system: bool
 ) -> None:
-    with pytest.raises(TlsFailed, match=r"certificate verify failed.*redis\.tls\.ca") as caught:
+    with pytest.raises(TlsError, match=r"certificate verify failed.*redis\.tls\.ca") as caught:
         driver(to(plain_tls, tls_ca=None if system else str(stranger.file))).execute(
             command("PING")
         )
@@ -109,7 +109,7 @@ def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checke
     driver: Driver, authority: Authority, redis_server: EmbeddedRedis
 ) -> None:
     with TlsProxy(redis_server.port, authority.server_context("elsewhere.example")) as proxy:
-        with pytest.raises(TlsFailed, match=r"(?i)hostname mismatch|IP address mismatch"):
+        with pytest.raises(TlsError, match=r"(?i)hostname mismatch|IP address mismatch"):
             driver(to(proxy, tls_ca=str(authority.file))).execute(command("PING"))
         assert (
             driver(to(proxy, tls_ca=str(authority.file), tls_check_hostname=False)).execute(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError
+from busmq_spark.errors import ConfigError, UnreadBacklog
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine, through_json
 
@@ -40,7 +40,7 @@ def test_a_start_behind_unread_messages_is_an_error_and_deletes_nothing(
         r" startingOffsets=(latest|3) begins; .*discardBacklog=true"
     )
     for _ in range(2):
-        with pytest.raises(BacklogWouldBeDeleted, match=said) as failed:
+        with pytest.raises(UnreadBacklog, match=said) as failed:
             query.step()
         assert failed.value.details["queue"] == queue
         assert int(failed.value.details["count"]) == count
@@ -126,10 +126,10 @@ def test_a_subscription_that_has_messages_waiting_does_not_skip_them_with_anothe
     slow.kill()
     quick.drain()
     assert bus.ids(queue) == [3, 4, 5]
-    with pytest.raises(BacklogWouldBeDeleted, match="holds 3 unread messages up to id 5"):
+    with pytest.raises(UnreadBacklog, match="holds 3 unread messages up to id 5"):
         engine({**read, "subscription": "slow", "startingOffsets": "latest"}).step()
     quick.kill()
-    with pytest.raises(BacklogWouldBeDeleted, match="holds 2 unread messages up to id 4"):
+    with pytest.raises(UnreadBacklog, match="holds 2 unread messages up to id 4"):
         engine({**read, "subscription": "slow", "startingOffsets": json.dumps({queue: 4})}).step()
 
 
@@ -201,7 +201,7 @@ def test_a_spark_that_hides_the_checkpoint_refuses_before_the_first_batch_is_rea
             startingOffsets=start
         )  # the batch is in the checkpoint: another start does not change it
         with pytest.raises(
-            BacklogWouldBeDeleted, match=f"holds 5 unread messages up to id 5, where {said} begins"
+            UnreadBacklog, match=f"holds 5 unread messages up to id 5, where {said} begins"
         ):
             query.step()
     assert bus.ids(queue) == [1, 2, 3, 4, 5]

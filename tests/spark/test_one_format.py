@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark import __version__
-from busmq_spark.errors import EngineUnavailable, JarVersionMismatch
+from busmq_spark.errors import EngineError, JarVersionError
 from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.jar import VERSION_OPTION
 from tests.conftest import Fresh
@@ -267,7 +267,7 @@ def test_a_jar_of_another_version_is_refused() -> None:
         not in BusmqDataSource({VERSION_OPTION: __version__, "subscribe": "q"}).options
     )
     with pytest.raises(
-        JarVersionMismatch,
+        JarVersionError,
         match=(
             r"^\[BUSMQ_JAR_VERSION\] the jar on the class path of Spark is of version 0\.0\.9, and"
             r" the Python package"
@@ -299,7 +299,7 @@ def test_python_alone_cannot_be_java(
 ) -> None:
     monkeypatch.setattr(pyspark, "__version__", release)
     with pytest.raises(
-        EngineUnavailable, match=rf"^\[BUSMQ_ENGINE\] engine=java is not possible: {said}"
+        EngineError, match=rf"^\[BUSMQ_ENGINE\] engine=java is not possible: {said}"
     ):
         BusmqDataSource(
             {"redis.url": "redis://127.0.0.1:1", "subscribe": "q", "engine": "java"}

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import busmq_spark
-from busmq_spark.errors import ConfigError, LocalToolMissing
+from busmq_spark.errors import ConfigError, ToolMissing
 from busmq_spark.spark import jar
 from busmq_spark.spark import realtime as helper
 from tests.spark.conftest import Bus
@@ -89,7 +89,7 @@ def test_a_java_that_was_started_or_configured_elsewhere_keeps_its_options(
 
 def test_without_the_jar_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jar, "find_jar", lambda: None)
-    with pytest.raises(LocalToolMissing, match="mvn -f jvm-shim package"):
+    with pytest.raises(ToolMissing, match="mvn -f jvm-shim package"):
         busmq_spark.realtime(SparkSession.Builder())
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from busmq_spark.errors import BacklogWouldBeDeleted, CheckpointOlder, ConsumedElsewhere
+from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, UnreadBacklog
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue import queue as core
 from busmq_spark.queue.command_generators import command
@@ -191,7 +191,7 @@ def test_only_what_nobody_has_read_is_a_backlog(
     done(first)
     first.kill()
     bus.fill(kept.name, 2, first=7)
-    with pytest.raises(BacklogWouldBeDeleted, match="2 "):
+    with pytest.raises(UnreadBacklog, match="2 "):
         made(engine, bus, kept, startingOffsets="latest").step()
     assert ids(made(engine, bus, kept, startingOffsets=f'{{"{kept.name}": 6}}').drain()) == [7, 8]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import MessageRefused, QueueFull, RedisFull
+from busmq_spark.errors import MessageRefused, QueueFull, ServerFull
 from busmq_spark.options import WriteOptions
 from busmq_spark.queue import message
 from busmq_spark.queue.keys import QueueKeys
@@ -134,7 +134,7 @@ def test_a_task_that_fills_redis_takes_back_what_it_staged(
         used = int(full("INFO", "memory").split(b"used_memory:")[1].split()[0])
         full("CONFIG", "SET", "maxmemory", used + 4_000_000)
         write = sink_engine({"redis.url": full.url, "queue": "q"})
-        with pytest.raises(RedisFull):
+        with pytest.raises(ServerFull):
             write.stage([b"x" * 100_000] * 200)
         wait_until(lambda: not staged(full, "q"), PATIENCE_S)  # Java does so beside the task
         full("CONFIG", "SET", "maxmemory", 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError, QueueMissing, TimeUnknown
+from busmq_spark.errors import ConfigError, QueueMissing, TimeUnknown, UnreadBacklog
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.keys import QueueKeys
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by
@@ -161,9 +161,9 @@ def test_where_the_clock_does_not_reach_back_it_says_so_or_begins_as_told(
 def test_what_would_be_deleted_unread_is_still_refused(
     bus: Bus, engine: MakeEngine, hours: QueueKeys
 ) -> None:
-    with pytest.raises(BacklogWouldBeDeleted, match="startingOffsets=-90m"):
+    with pytest.raises(UnreadBacklog, match="startingOffsets=-90m"):
         read(engine, bus, hours, startingOffsets="-90m", ack="commit")
-    with pytest.raises(BacklogWouldBeDeleted, match="startingTimestamp=20"):
+    with pytest.raises(UnreadBacklog, match="startingTimestamp=20"):
         read(engine, bus, hours, startingTimestamp=iso(noted(bus, hours)[-1].ms), ack="commit")
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark import tune
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import ToolMissing
 from busmq_spark.spark import jar
 from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING, ENGINE_SETTING, WORKER_PATH, settings
 
@@ -91,7 +91,7 @@ def test_the_class_moved_with_spark_4_1(spark: str, package: str) -> None:
 
 
 def test_a_session_that_asks_for_java_without_the_jar_is_refused() -> None:
-    with pytest.raises(LocalToolMissing, match="mvn -f jvm-shim package"):
+    with pytest.raises(ToolMissing, match="mvn -f jvm-shim package"):
         tune(builder().config(ENGINE_SETTING, "java"))
     tune(builder().config(ENGINE_SETTING, "java").config("spark.jars", "mine.jar"))
     tune(builder().config(ENGINE_SETTING, "python"))

@@ -22,7 +22,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
-from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireFormatError
+from busmq_spark.errors import FederationLost, FederationRefused, TlsError, WireError
 from busmq_spark.federation.address import (
     CONNECT_TIMEOUT_S,
     FederationAddress,
@@ -56,7 +56,7 @@ class BulkWebSocket:
 
     def __init__(self, address: FederationAddress) -> None:
         """Connects. Raises FederationLost, FederationRefused (``details["status"]``: the HTTP
-        status; 101 where bulk is not spoken), TlsFailed.
+        status; 101 where bulk is not spoken), TlsError.
         """
         self.url = address.url
         self._buffer = memoryview(bytearray(_SMALL_MESSAGE_BYTES))
@@ -110,7 +110,7 @@ class BulkWebSocket:
                     self._read_payload(length)  # rows of a read that was given up
                     continue
                 self._handle_control_frame(opcode, bytes(self._read_payload(length)))
-        except (FederationLost, WireFormatError):
+        except (FederationLost, WireError):
             return False
         return True
 
@@ -289,7 +289,7 @@ def _dial(uri: WebSocketURI, address: FederationAddress) -> Any:
         return context.wrap_socket(made, server_hostname=uri.host)
     except ssl.SSLCertVerificationError as error:
         made.close()
-        raise TlsFailed(
+        raise TlsError(
             url=address.url, reason=f"{error.verify_message} (federation.tls.*)"
         ) from None
     except BaseException:

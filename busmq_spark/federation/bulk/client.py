@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireFormatError
+from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
@@ -81,7 +81,7 @@ class FederationBulkClient:
             )
         try:
             return OPERATIONS[name].decode_result(frame.head)
-        except WireFormatError as error:
+        except WireError as error:
             raise self._drop_connection_and_return(error) from None
 
     def call_many(
@@ -194,7 +194,7 @@ class FederationBulkClient:
                 frame.head
             )
             return found
-        except WireFormatError as error:
+        except WireError as error:
             raise self._drop_connection_and_return(error) from None
 
     def drop_connection(self) -> None:
@@ -262,7 +262,7 @@ class FederationBulkClient:
                     )
         except BusError as error:
             done = True  # answered, or the link is gone
-            if isinstance(error, WireFormatError):
+            if isinstance(error, WireError):
                 self.drop_connection()
             raise
         finally:
@@ -287,7 +287,7 @@ class FederationBulkClient:
                 )
             try:
                 frame = frames.decode_frame(self._socket.receive())
-            except WireFormatError as error:
+            except WireError as error:
                 raise self._drop_connection_and_return(error) from None
             if frame.id in self._inbox:
                 self._inbox[frame.id].append(frame)

@@ -11,7 +11,7 @@ Rule 2. ``read`` is answered with SCHEMA, then ROWS (an Arrow IPC record batch e
         brings and CREDIT adds to. While there is none left, nothing is sent. CANCEL ends it.
         ``read_with_spans`` is answered with SPANS before that: the states of the queues before any
         row was read.
-Rule 3. Whatever comes in, decoding gives a frame or raises WireFormatError, and needs no more
+Rule 3. Whatever comes in, decoding gives a frame or raises WireError, and needs no more
         memory than a few times the message.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from busmq_spark.errors import WireFormatError
+from busmq_spark.errors import WireError
 from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
 from busmq_spark.queue.message import refuse_constant
 
@@ -85,7 +85,7 @@ class BulkProtocolFrame:
 
 
 def decode_frame(message: bytes | memoryview | str) -> BulkProtocolFrame:
-    """The frame of a message; its body is a view of the message. Raises WireFormatError."""
+    """The frame of a message; its body is a view of the message. Raises WireError."""
     if isinstance(message, str):
         raise make_wire_error("a text message", "binary ones only")
     view = memoryview(message)
@@ -130,9 +130,9 @@ def _decode_json(head: memoryview) -> Any:
         ) from None
 
 
-def make_wire_error(found: str, expected: str) -> WireFormatError:
+def make_wire_error(found: str, expected: str) -> WireError:
     """The error for what a peer sent; both texts are ours, or numbers of the peer."""
-    return WireFormatError(found=found, expected=expected)
+    return WireError(found=found, expected=expected)
 
 
 def pack_values(values: Sequence[bytes]) -> bytes:
@@ -147,7 +147,7 @@ def pack_values(values: Sequence[bytes]) -> bytes:
 
 
 def unpack_values(body: bytes | memoryview) -> list[bytes]:
-    """The inverse. Raises WireFormatError unless the lengths add up to exactly what is there."""
+    """The inverse. Raises WireError unless the lengths add up to exactly what is there."""
     view = memoryview(body)
     count = struct.unpack_from(_COUNT_FORMAT, view)[0] if len(view) >= _COUNT_BYTES else 0
     at = _COUNT_BYTES * (1 + count)
@@ -180,7 +180,7 @@ def encode_schema(schema: Any) -> Any:
 
 
 def decode_schema(body: bytes | memoryview) -> Any:
-    """The schema in the body of SCHEMA. Raises WireFormatError for any but our two."""
+    """The schema in the body of SCHEMA. Raises WireError for any but our two."""
     for known in (_BINARY_SCHEMA, _LARGE_BINARY_SCHEMA):
         if bytes(body) == known.serialize().to_pybytes():
             return known
@@ -229,7 +229,7 @@ def _has_compressed_buffers(metadata: bytes) -> bool:
 
 def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
     """The Arrow array in the body of ROWS; it uses the memory of ``body``. Raises
-    WireFormatError.
+    WireError.
     """
     buffer = pa.py_buffer(body)
     try:

@@ -273,12 +273,12 @@ class RpcOperation:
     """Whether values come after the arguments."""
 
     def decode_arguments(self, head: Any) -> tuple[Any, ...]:
-        """The arguments, checked. Raises WireFormatError."""
+        """The arguments, checked. Raises WireError."""
         # A shape of several
         return _decode_shape(self.arguments, head)  # type: ignore[no-any-return]
 
     def decode_result(self, head: Any) -> Any:
-        """The result, checked. Raises WireFormatError."""
+        """The result, checked. Raises WireError."""
         return _decode_shape(self.result, head)
 
 
@@ -510,8 +510,8 @@ def encode_error(error: BusError) -> dict[str, Any]:
 
 
 def decode_error(head: Any, url: str) -> BusError:
-    """Return the decoded error, or UnknownRemoteError for a code that this version does not know.
-    ``url`` is the server asked. Raises WireFormatError.
+    """Return the decoded error, or RemoteError for a code that this version does not know.
+    ``url`` is the server asked. Raises WireError.
     """
     if (
         not isinstance(head, dict)

@@ -121,7 +121,7 @@ class RemainingRanges:
         return [*here, *self._parts[self._at + 1 :]]
 
     def take_rows(self, frame: BulkProtocolFrame, schema: Any) -> Iterator[ConsecutiveMessages]:
-        """The rows of a frame. Raises WireFormatError for others than those that come next."""
+        """The rows of a frame. Raises WireError for others than those that come next."""
         values, head = (
             frames.decode_rows(frame.body, schema),
             frame.head if isinstance(frame.head, dict) else {},
@@ -169,7 +169,7 @@ class RemainingRanges:
         return part
 
     def check_complete(self) -> None:
-        """Raises WireFormatError when something is missing."""
+        """Raises WireError when something is missing."""
         if self._strict and (rest := self.unread_ranges):
             raise make_wire_error(
                 f"the end of a read with {len(rest)} ranges to come, from id {rest[0].first}",

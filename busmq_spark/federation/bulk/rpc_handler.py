@@ -458,7 +458,7 @@ class BulkRpcHandler:
 def check_rights_and_names(
     identity: Identity, operation: RpcOperation, arguments: Sequence[Any]
 ) -> None:
-    """Raises FederationRefused, or WireFormatError for names that are none."""
+    """Raises FederationRefused, or WireError for names that are none."""
     rights = list(operation.required_rights(*arguments))
     if any(not right.name for right in rights if right.name is not None):
         raise make_wire_error("an empty name of a queue or sink", "a name")

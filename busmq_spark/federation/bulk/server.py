@@ -24,7 +24,7 @@ from typing import Any, Self
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import BusError, FederationRefused, WireFormatError
+from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.counters import BulkServerCounters
@@ -225,7 +225,7 @@ class _BulkSession:
             done, _ = await asyncio.wait((worker, taking), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except WireFormatError as error:
+        except WireError as error:
             log.warning("bulk: %s", error)
             await self._socket.close(1008, "protocol error")
         except ConnectionClosed:

@@ -1,4 +1,4 @@
-"""Values that a server gives, each checked: one of another kind is a WireFormatError, which ends
+"""Values that a server gives, each checked: one of another kind is a WireError, which ends
 its remote object and no more.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from busmq_spark.errors import WireFormatError
+from busmq_spark.errors import WireError
 from busmq_spark.queue.message import MAX_ID, Message
 
 
@@ -15,7 +15,7 @@ def expect_number(found: Any, what: str) -> int:
     if isinstance(found, str) and found.isascii() and found.isdecimal() and len(found) < 17:
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_ID:
-        raise WireFormatError(
+        raise WireError(
             found=f"{what} that is {_describe_kind(found)}", expected="a whole number from 0"
         )
     return found
@@ -29,7 +29,7 @@ def expect_first_number(found: list[Any], what: str) -> int:
 def expect_text_as_bytes(found: Any, what: str) -> bytes:
     """A text, as bytes."""
     if not isinstance(found, str):
-        raise WireFormatError(found=f"{what} that is {_describe_kind(found)}", expected="text")
+        raise WireError(found=f"{what} that is {_describe_kind(found)}", expected="text")
     return found.encode("utf-8", "replace")
 
 
@@ -46,7 +46,7 @@ def expect_texts_by_name(found: list[Any], what: str) -> dict[str, str]:
     if not given:
         return {}
     if not isinstance(given, dict):
-        raise WireFormatError(found=f"{what} that is {_describe_kind(given)}", expected="an object")
+        raise WireError(found=f"{what} that is {_describe_kind(given)}", expected="an object")
     return {name: str(value) for name, value in given.items()}
 
 

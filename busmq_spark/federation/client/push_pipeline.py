@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.push import PendingPush
-from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireFormatError
+from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.client import checked_values
 
@@ -126,7 +126,7 @@ class RemotePushPipeline:
             self._stored()
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("%s: pushed id %d to %r", self._handle.url, stored, self._name)
-        except WireFormatError as error:
+        except WireError as error:
             push.fail(error)
             raise
 

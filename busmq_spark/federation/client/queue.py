@@ -17,7 +17,7 @@ from busmq_spark.errors import (
     MessageRefused,
     QueueBusy,
     StateError,
-    WireFormatError,
+    WireError,
 )
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.consume import RemoteQueueConsumption
@@ -373,5 +373,5 @@ def _number_or_none(found: list[Any]) -> int | None:
     """Return None for a queue that does not exist, or when the reply is no number."""
     try:
         return checked_values.expect_first_number(found, "a number")
-    except WireFormatError:
+    except WireError:
         return None

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.errors import BusError, FederationLost, UnknownRemoteError, WireFormatError
+from busmq_spark.errors import BusError, FederationLost, RemoteError, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire import dnode
 from busmq_spark.federation.npm_wire.mux import MuxPacket
@@ -91,7 +91,7 @@ class RemoteObjectConnection:
 
     def call_for_result(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
         """Call a method; the result are the values its callback gets after the error. Fails with
-        UnknownRemoteError and FederationLost.
+        RemoteError and FederationLost.
         """
         future: asyncio.Future[list[Any]] = self._loop.create_future()
 
@@ -152,16 +152,16 @@ class RemoteObjectConnection:
     # -- called by the socket ----------------------------------------------------------------------
 
     def receive_packet(self, body: bytes) -> None:
-        """Raises WireFormatError."""
+        """Raises WireError."""
         if not self.ready:
             if body[:5] != b"ready":
-                raise WireFormatError(found="a first packet that is not 'ready'", expected="ready")
+                raise WireError(found="a first packet that is not 'ready'", expected="ready")
             self.ready = True
             return
         for line in self._lines.feed(body):
             self._on_call(dnode.DnodeMessage.decode(line))
 
-    def end_for_protocol_error(self, error: WireFormatError) -> None:
+    def end_for_protocol_error(self, error: WireError) -> None:
         """End the object at the server, which does not speak the protocol."""
         if not self.over:
             self._socket.send(MuxPacket(self.id, None).encode())
@@ -266,8 +266,8 @@ class RemoteObjectConnection:
         return FederationLost(url=self._socket.target.url, reason="the link was lost")
 
 
-def _missing_method_error(method: str) -> WireFormatError:
-    return WireFormatError(
+def _missing_method_error(method: str) -> WireError:
+    return WireError(
         found=f"a list of methods without {method!r}", expected="those that were asked for"
     )
 
@@ -293,14 +293,14 @@ def error_from_event(found: Any) -> BusError:
         return (
             _error_from_text(kind, found)
             if kind is not None
-            else UnknownRemoteError(remote=parts[1], reason=parts[2])
+            else RemoteError(remote=parts[1], reason=parts[2])
         )
     return error_codec.error_from_wire(found)
 
 
 def _error_from_text(kind: type[BusError], text: str) -> BusError:
     """An error of a class of ours whose details have not travelled, with the words that have."""
-    error = UnknownRemoteError(remote=kind.code, reason=text)
+    error = RemoteError(remote=kind.code, reason=text)
     made = kind.__new__(kind)
     Exception.__init__(made, text)
     made.details = error.details

@@ -25,7 +25,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireFormatError
+from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.client.flow_control import (
     LARGE_WRITE_BYTES,
     SLOWEST_LINK_BYTES_PER_S,
@@ -248,7 +248,7 @@ class ReconnectingWebSocket:
     def _on_packet(self, message: bytes) -> None:
         try:
             packet = MuxPacket.decode(message)
-        except WireFormatError as error:
+        except WireError as error:
             log.warning("%s", error)
             return
         remote = self._remotes.get(packet.channel)
@@ -264,7 +264,7 @@ class ReconnectingWebSocket:
             return
         try:
             remote.receive_packet(packet.body)
-        except WireFormatError as error:
+        except WireError as error:
             remote.end_for_protocol_error(error)
 
     def _refusal_reason(self) -> str:

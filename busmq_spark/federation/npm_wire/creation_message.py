@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from busmq_spark.errors import WireFormatError
+from busmq_spark.errors import WireError
 from busmq_spark.federation.npm_wire.dnode import UNSAFE_KEYS, decode_json, encode_json
 
 ObjectType = Literal["queue", "channel", "pubsub", "persistify", "service"]
@@ -60,19 +60,19 @@ class ObjectCreationMessage:
 
     @classmethod
     def decode(cls, body: bytes) -> ObjectCreationMessage:
-        """Read the body. Raises WireFormatError for anything but one of the five types with sound
+        """Read the body. Raises WireError for anything but one of the five types with sound
         arguments.
 
         Unknown methods are kept, since the numbers depend on them; calling them does nothing.
         """
         if len(body) > MAX_CREATION_BYTES:
-            raise WireFormatError(
+            raise WireError(
                 found=f"a creation message of {len(body)} bytes",
                 expected=f"at most {MAX_CREATION_BYTES}",
             )
         members = decode_json(body, "a creation message")
         if not isinstance(members, dict) or members.get("type") not in get_args(ObjectType):
-            raise WireFormatError(
+            raise WireError(
                 found="a creation message of no known type",
                 expected=", ".join(get_args(ObjectType)),
             )
@@ -97,16 +97,16 @@ class ObjectCreationMessage:
         if args is None and self.type == "service":
             return
         if not isinstance(args, list) or not args or len(args) > 3 or not _is_name(args[0]):
-            raise WireFormatError(
+            raise WireError(
                 found=f"a creation message for a {self.type} without a name",
                 expected="args that begin with a name",
             )
         if self.type == "channel" and not all(map(_is_role, args[1:])):
-            raise WireFormatError(
+            raise WireError(
                 found="a channel whose roles are no names", expected="two names without a colon"
             )
         if self.type == "persistify" and not _are_attributes(args[1:]):
-            raise WireFormatError(
+            raise WireError(
                 found="a persisted object whose attributes are no names",
                 expected="[name, {}, [attribute, …]]",
             )
@@ -123,12 +123,12 @@ def _check_methods(found: Any) -> tuple[str, ...]:
         or len(found) > MAX_METHODS
         or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in found)
     ):
-        raise WireFormatError(
+        raise WireError(
             found="a creation message whose methods are no list of names",
             expected=f"at most {MAX_METHODS} names",
         )
     if len({*found}) < len(found) or UNSAFE_KEYS & {*found}:
-        raise WireFormatError(
+        raise WireError(
             found="a creation message that names a method twice, or one that no object has",
             expected="each method once",
         )

@@ -1,7 +1,7 @@
 """The lines of remote calls, and the functions that travel in them as numbers (protocol 5.5).
 
 Rule 1. A line is one JSON object and a line feed. Nothing a peer sends raises anything but
-        WireFormatError.
+        WireError.
 Rule 2. Each side numbers the functions it passes on from 0 upwards, per channel, and never uses a
         number twice.
 Rule 3. A client's call carries all its arguments in one object keyed by place; whatever else is
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
-from busmq_spark.errors import WireFormatError
+from busmq_spark.errors import WireError
 from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
 from busmq_spark.federation.npm_wire.json_steps import decode_steps, text_pieces
 from busmq_spark.queue.message import refuse_constant
@@ -57,7 +57,7 @@ class DnodeMessage:
     links: tuple[tuple[ValuePath, ValuePath], ...] = ()
 
     def encode(self) -> bytes:
-        """The bytes, byte by byte those of Node. Raises WireFormatError for what JSON cannot
+        """The bytes, byte by byte those of Node. Raises WireError for what JSON cannot
         express.
         """
         members: dict[str, Any] = {"method": self.method, "arguments": self.arguments}
@@ -71,7 +71,7 @@ class DnodeMessage:
     @classmethod
     def decode(cls, line: bytes, depth: int = MAX_DEPTH) -> DnodeMessage:
         """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at
-        most MAX_DEPTH. Raises WireFormatError.
+        most MAX_DEPTH. Raises WireError.
         """
         return cls._from_members(decode_json(line, "a line", min(depth + LINE_DEPTH, MAX_DEPTH)))
 
@@ -83,7 +83,7 @@ class DnodeMessage:
         try:
             members = yield from decode_steps(line, min(depth + LINE_DEPTH, MAX_DEPTH))
         except ValueError as error:
-            raise WireFormatError(
+            raise WireError(
                 found=f"a line of {len(line)} bytes that is no JSON ({error})",
                 expected="compact JSON in UTF-8",
             ) from None
@@ -92,7 +92,7 @@ class DnodeMessage:
     @classmethod
     def _from_members(cls, members: Any) -> DnodeMessage:
         if not isinstance(members, dict):
-            raise WireFormatError(
+            raise WireError(
                 found="a line that is no object", expected="method, arguments, callbacks and links"
             )
         return cls(
@@ -104,7 +104,7 @@ class DnodeMessage:
 
     def values(self) -> list[Any]:
         """The arguments with a DnodeCallbackRef in the place of each function. Raises
-        WireFormatError when a path leads nowhere.
+        WireError when a path leads nowhere.
 
         Of a circular value the place where it would begin anew keeps the text ``[Circular]``: no
         message can be circular.
@@ -126,7 +126,7 @@ class DnodeMessage:
         if not isinstance(given, dict) or not all(
             place.isdecimal() and place.isascii() and len(place) < 5 for place in given
         ):
-            raise WireFormatError(
+            raise WireError(
                 found="a call whose arguments are not in one object",
                 expected='places as keys: {"0":…,"1":…}',
             )
@@ -156,13 +156,13 @@ class DnodeCallbacks:
         return self._by_id.get(id)
 
     def register(self, function: Callable[..., Any], *, anew: bool = False) -> int:
-        """Its number: the one it has, unless ``anew``, else the next. Raises WireFormatError when
+        """Its number: the one it has, unless ``anew``, else the next. Raises WireError when
         too many are kept.
         """
         if not anew and (known := self._ids.get(function)) is not None:
             return known
         if len(self._by_id) >= self._most:
-            raise WireFormatError(
+            raise WireError(
                 found=f"more than {self._most} functions in use on one channel",
                 expected="fewer: use the same function again",
             )
@@ -228,7 +228,7 @@ def message_tail_steps(
 
 def invocation_tail(arguments: Iterable[Any]) -> bytes:
     """The tail of an invocation with plain arguments, functions not among them. Raises
-    WireFormatError.
+    WireError.
     """
     return call_message(0, arguments, DnodeCallbacks(0)).encode()[len(b'{"method":0') :]
 
@@ -239,7 +239,7 @@ def result_line(id: int, number: int) -> bytes:
 
 
 class LineBuffer:
-    """Cuts what comes in packets into lines. Raises WireFormatError when one gets too long."""
+    """Cuts what comes in packets into lines. Raises WireError when one gets too long."""
 
     def __init__(self, most: int = MAX_LINE_BYTES) -> None:
         self._most = most
@@ -273,7 +273,7 @@ class LineBuffer:
 
     def _check_line_size(self, size: int) -> None:
         if size > self._most:
-            raise WireFormatError(
+            raise WireError(
                 found=f"a line of more than {self._most} bytes", expected="a shorter one"
             )
 
@@ -283,22 +283,22 @@ class LineBuffer:
 
 def encode_json(value: Any) -> bytes:
     """Compact, in the order of insertion, characters as they are; half a surrogate pair as
-    ``\\udxxx``. Raises WireFormatError.
+    ``\\udxxx``. Raises WireError.
     """
     try:
         return encode_utf8(_ENCODER.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise WireFormatError(
+        raise WireError(
             found=f"a value that is no JSON ({error})", expected="what JSON can express"
         ) from None
 
 
 def decode_json(data: bytes, what: str, depth: int = MAX_DEPTH) -> Any:
-    """Decode JSON text. Raises WireFormatError for bad UTF-8, bad JSON, NaN and the like, and for
+    """Decode JSON text. Raises WireError for bad UTF-8, bad JSON, NaN and the like, and for
     deeper nesting.
     """
     if has_too_many_values(data):
-        raise WireFormatError(
+        raise WireError(
             found=f"{what} of {len(data)} bytes with more than {MAX_JSON_VALUES} values",
             expected="fewer",
         )
@@ -306,12 +306,12 @@ def decode_json(data: bytes, what: str, depth: int = MAX_DEPTH) -> Any:
         value = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
-        raise WireFormatError(
+        raise WireError(
             found=f"{what} of {len(data)} bytes that is no JSON ({reason})",
             expected="compact JSON in UTF-8",
         ) from None
     if data.count(b"[") + data.count(b"{") > depth and _nesting_depth(value) > depth:
-        raise WireFormatError(
+        raise WireError(
             found=f"{what} that is nested more than {depth} deep", expected="a flatter one"
         )
     return value
@@ -361,7 +361,7 @@ def _check_method(found: Any) -> int | str:
         return found
     if isinstance(found, str) and found not in UNSAFE_KEYS:
         return found
-    raise WireFormatError(
+    raise WireError(
         found="a line whose method is neither a number nor a name",
         expected="the number of a function",
     )
@@ -369,7 +369,7 @@ def _check_method(found: Any) -> int | str:
 
 def _check_list(found: Any, what: str) -> list[Any]:
     if not isinstance(found, list):
-        raise WireFormatError(found=f"a line whose {what} are no list", expected="a list")
+        raise WireError(found=f"a line whose {what} are no list", expected="a list")
     return found
 
 
@@ -377,11 +377,11 @@ def _decode_callbacks(found: Any) -> dict[str, ValuePath]:
     if found is None or found == {}:
         return {}
     if not isinstance(found, dict):
-        raise WireFormatError(
+        raise WireError(
             found="a line whose callbacks are no object", expected="numbers with their paths"
         )
     if len(found) > MAX_CALLBACKS_PER_LINE:
-        raise WireFormatError(
+        raise WireError(
             found=f"a line with {len(found)} functions",
             expected=f"at most {MAX_CALLBACKS_PER_LINE}",
         )
@@ -393,14 +393,14 @@ def _decode_links(found: Any) -> tuple[tuple[ValuePath, ValuePath], ...]:
         return ()
     links = _check_list(found, "links")
     if not all(isinstance(link, dict) for link in links):
-        raise WireFormatError(found="a link that is no object", expected="from and to")
+        raise WireError(found="a link that is no object", expected="from and to")
     return tuple((_decode_path(link.get("from")), _decode_path(link.get("to"))) for link in links)
 
 
 def _check_callback_number(id: str) -> str:
     if id.isascii() and id.isdecimal() and len(id) <= 15:
         return id
-    raise WireFormatError(found="a callback without a number", expected="a decimal number")
+    raise WireError(found="a callback without a number", expected="a decimal number")
 
 
 def _decode_path(found: Any) -> ValuePath:
@@ -410,7 +410,7 @@ def _decode_path(found: Any) -> ValuePath:
         or not all(isinstance(step, str) for step in found)
         or UNSAFE_KEYS & {*found}
     ):
-        raise WireFormatError(
+        raise WireError(
             found="a path that is no list of names", expected='steps as text: ["0","1"]'
         )
     return tuple(found)
@@ -446,7 +446,7 @@ def _item_at(whole: Any, step: str) -> Any:
     # for each.
     if isinstance(whole, list) and ARRAY_INDEX.fullmatch(step) and int(step) < len(whole):
         return whole[int(step)]
-    raise WireFormatError(
+    raise WireError(
         found="a path to a function that leads nowhere",
         expected="a path to a place in the arguments",
     )
@@ -483,7 +483,7 @@ def call_message(
     try:
         packed = walk(list(arguments), (), {})
     except RecursionError:
-        raise WireFormatError(
+        raise WireError(
             found="arguments nested too deeply", expected=f"at most {MAX_DEPTH} levels"
         ) from None
     return DnodeMessage(

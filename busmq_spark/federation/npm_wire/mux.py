@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from busmq_spark.errors import WireFormatError
+from busmq_spark.errors import WireError
 
 CHANNEL_ID_BYTES = 16
 PACKET_HEAD_BYTES = CHANNEL_ID_BYTES + 1
@@ -28,7 +28,7 @@ class MuxPacket:
 
     @classmethod
     def decode(cls, message: bytes) -> MuxPacket:
-        """Read one web socket message. Raises WireFormatError; a close packet's bytes after its
+        """Read one web socket message. Raises WireError; a close packet's bytes after its
         digit are ignored, as by Node.
         """
         head = message[:CHANNEL_ID_BYTES]
@@ -37,7 +37,7 @@ class MuxPacket:
             or not head.isascii()
             or not head.decode("ascii").isprintable()
         ):
-            raise WireFormatError(
+            raise WireError(
                 found=f"a packet of {len(message)} bytes without a channel id",
                 expected="16 ASCII characters, then 1 or 2",
             )
@@ -45,11 +45,9 @@ class MuxPacket:
         if kind == CLOSE_PACKET:
             return cls(channel, None)
         if kind != DATA_PACKET:
-            raise WireFormatError(
+            raise WireError(
                 found=f"a packet of type {bytes([kind])!r}", expected="1 (data) or 2 (close)"
             )
         if len(message) == PACKET_HEAD_BYTES:
-            raise WireFormatError(
-                found="a data packet without a body", expected="at least one byte"
-            )
+            raise WireError(found="a data packet without a body", expected="at least one byte")
         return cls(channel, message[PACKET_HEAD_BYTES:])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import WireFormatError
+from busmq_spark.errors import WireError
 from busmq_spark.federation.gate.byte_budget import ByteBudget
 from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.serve.object_session import ObjectSession
@@ -102,7 +102,7 @@ class NpmProtocolServerConnection:
                     await self.wait_for_turn()
         except ConnectionClosed:
             log.debug("federation: %s broke off", self.identity.name)
-        except WireFormatError as error:
+        except WireError as error:
             log.warning("federation: %s is cut off: %s", self.identity.name, error)
             await self._socket.close(PROTOCOL_ERROR_CLOSE_CODE, "no packet")
         finally:
@@ -155,14 +155,14 @@ class NpmProtocolServerConnection:
         self._worked.set()
 
     def add_partial_bytes(self, size: int) -> None:
-        """So many bytes more belong to lines that are not complete. Raises WireFormatError when
+        """So many bytes more belong to lines that are not complete. Raises WireError when
         they are too many: they would wait for ever.
         """
         self._partial_bytes += size
         self.quota.count_bytes(size)
         self._socket.unfinished_line_bytes += size
         if size > 0 and self._partial_bytes > self.limits.message_bytes:
-            raise WireFormatError(
+            raise WireError(
                 found=f"{self._partial_bytes} bytes of lines that do not end",
                 expected="each line in one packet",
             )

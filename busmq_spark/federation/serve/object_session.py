@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.errors import BusError, ConfigError, MessageRefused, WireFormatError
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
 from busmq_spark.federation.npm_wire.dnode import (
@@ -86,7 +86,7 @@ class ObjectSession:
                     if not self._open:
                         return
                 self._set_partial_bytes(self._lines.partial_bytes)
-        except WireFormatError as error:
+        except WireError as error:
             self._on_unreadable(error)
         # A fault of ours in one channel must not end the server
         except Exception as error:  # noqa: BLE001
@@ -200,7 +200,7 @@ class ObjectSession:
     async def _run_guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except WireFormatError as error:
+        except WireError as error:
             self._on_unreadable(error)
         except BusError as error:
             self.send_error(None, error)
@@ -208,7 +208,7 @@ class ObjectSession:
         except Exception as error:  # noqa: BLE001
             self._on_defect(error)
 
-    def _on_unreadable(self, error: WireFormatError) -> None:
+    def _on_unreadable(self, error: WireError) -> None:
         log.warning("federation: %s: %s", self.identity.name, error)
         self.close()
 
@@ -247,7 +247,7 @@ class ObjectSession:
         try:
             self._object = make_served_object(self, made)
         except ConfigError:  # its text has the name, which is the peer's
-            raise WireFormatError(
+            raise WireError(
                 found="an object with a name that no object of the bus may have",
                 expected="text that is not empty, without control characters",
             ) from None
@@ -318,7 +318,7 @@ class ObjectSession:
             outcome: Coroutine[Any, Any, None] | None = method.handler(
                 self._object, MethodCall(values, callback, size)
             )
-        except WireFormatError:
+        except WireError:
             raise
         except BusError as error:
             self.send_error(callback, error)

@@ -16,7 +16,7 @@ from busmq_spark.errors import (
     ConfigError,
     FederationRefused,
     MessageRefused,
-    WireFormatError,
+    WireError,
 )
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import RequiredRight, Verbs
@@ -169,11 +169,11 @@ class ServedObject:
             return
         limits, quota = self.session.limits, self.session.connection.quota
         if self._functions >= limits.listeners_per_channel:
-            raise WireFormatError(
+            raise WireError(
                 found=f"more than {self._functions} listeners on one channel", expected="fewer"
             )
         if quota.listeners >= limits.listeners_per_secret:
-            raise WireFormatError(
+            raise WireError(
                 found=f"more than {quota.listeners} listeners of one secret", expected="fewer"
             )
         self._count_listeners(1)

@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.errors import MessageRefused, PubSubMessagesDropped, WireFormatError
+from busmq_spark.errors import MessageRefused, MessagesMissed, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import RequiredRight
@@ -55,7 +55,7 @@ class ServedPubsub(ServedObject):
         super().__init__(session, made)
         self._quota = session.connection.quota
         if self._quota.pubsubs >= session.limits.pubsubs_per_secret:
-            raise WireFormatError(
+            raise WireError(
                 found=f"more than {self._quota.pubsubs} pubsubs of one secret", expected="fewer"
             )
         self._quota.pubsubs += 1
@@ -124,7 +124,7 @@ class ServedPubsub(ServedObject):
             self.emit(
                 "error",
                 error_codec.error_event_text(
-                    PubSubMessagesDropped(pubsub=self.name, dropped=self._missed)
+                    MessagesMissed(pubsub=self.name, dropped=self._missed)
                 ),
             )
         if self._waiting and (self._sending is None or self._sending.done()):

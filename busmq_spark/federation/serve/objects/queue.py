@@ -24,10 +24,10 @@ from busmq_spark.errors import (
     MessageRefused,
     QueueFull,
     QueueMissing,
-    RedisFull,
-    RedisReadOnly,
-    RedisWritesPaused,
+    ReadOnly,
+    ServerFull,
     StateError,
+    WritesPaused,
 )
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef
@@ -250,7 +250,7 @@ class ServedQueue(ServedObject):
         while True:
             try:
                 await consumption.wait_filled()
-            except (RedisFull, RedisReadOnly, RedisWritesPaused) as error:
+            except (ServerFull, ReadOnly, WritesPaused) as error:
                 if not reported:
                     self.session.send_error(None, error)
                 reported = True

@@ -77,7 +77,7 @@ final class ErrorTranslator {
         Matcher code = CODE.matcher(text);
         ErrorKind kind = code.find() ? KINDS.get(code.group(1)) : kindBySentence(text);
         if (endpoint.mayMove()
-                && (kind == ErrorKind.SERVER_READ_ONLY || text.startsWith("UNBLOCKED"))) {
+                && (kind == ErrorKind.READ_ONLY || text.startsWith("UNBLOCKED"))) {
             // It is a replica now: nothing was written, and the new master can execute the call.
             kind = ErrorKind.LINK_LOST;
         }
@@ -108,7 +108,7 @@ final class ErrorTranslator {
         boolean gone = CONNECTION_ENDED.matcher(text).find();
         if (tls != null && !gone) {
             return BusException.of(
-                    ErrorKind.TLS_FAILED, "url", endpoint.maskedAddress(), "reason", text);
+                    ErrorKind.TLS, "url", endpoint.maskedAddress(), "reason", text);
         }
         if (endpoint.maskedAddress().contains("rediss://")
                 && (gone || root instanceof SocketTimeoutException)) {

@@ -73,7 +73,7 @@ public final class ReadStore extends BaseRedisStore {
             ErrorKind.UNAUTHORIZED,
             ErrorKind.SERVER_REFUSED,
             ErrorKind.SERVER_FULL,
-            ErrorKind.SERVER_READ_ONLY,
+            ErrorKind.READ_ONLY,
             ErrorKind.WRITES_PAUSED);
 
     private final RedisOptions options;

@@ -51,7 +51,7 @@ public final class TopicPartitionLocator {
         } catch (BusException error) {
             if (!EnumSet.of(
                             ErrorKind.UNAUTHORIZED,
-                            ErrorKind.SERVER_READ_ONLY,
+                            ErrorKind.READ_ONLY,
                             ErrorKind.WRITES_PAUSED)
                     .contains(error.kind())) {
                 throw error;
