@@ -182,8 +182,8 @@ def test_what_is_listed_as_pure_exists() -> None:
             "from .queue import Queue\nfrom busmq_spark.cli import info",
             "right of bus",
         ),
-        ("bus/queue.py", "from busmq_spark import BusError", "lazy public name"),
-        ("bus/queue.py", "from rich import print", "cli, cli_app, demo only"),
+        ("bus/queue/queue.py", "from busmq_spark import BusError", "lazy public name"),
+        ("bus/queue/queue.py", "from rich import print", "cli, cli_app, demo only"),
     ],
 )
 def test_the_check_finds_a_wrong_import(tmp_path: Path, file: str, line: str, found: str) -> None:

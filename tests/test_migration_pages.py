@@ -16,25 +16,25 @@ import busmq_spark
 from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.bus import Bus, QueueKeywords
 from busmq_spark.bus.channel import Channel, ChannelKeywords
-from busmq_spark.bus.consume import ConsumeKeywords
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.event_routing import EventAttributes
-from busmq_spark.bus.job import Job
-from busmq_spark.bus.job_consumer_group import WorkerKeywords
-from busmq_spark.bus.jobs import Jobs
-from busmq_spark.bus.member import Member
-from busmq_spark.bus.owned_partition import OwnedPartitionMessages
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.jobs.job_consumer_group import WorkerKeywords
+from busmq_spark.bus.jobs.jobs import Jobs
+from busmq_spark.bus.jobs.worker import Worker
+from busmq_spark.bus.jobs.worker_group import WorkerGroup
 from busmq_spark.bus.pubsub import Pubsub
-from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.received_request import Request
-from busmq_spark.bus.service import Service
-from busmq_spark.bus.service_provider import ServeKeywords
-from busmq_spark.bus.shared_group import SharedGroup, SharedGroupKeywords
-from busmq_spark.bus.topic import Topic
-from busmq_spark.bus.topic_jobs import TopicJobs
-from busmq_spark.bus.topics_consumer import TopicsConsumer
-from busmq_spark.bus.worker import Worker
-from busmq_spark.bus.worker_group import WorkerGroup
+from busmq_spark.bus.queue.consume import ConsumeKeywords
+from busmq_spark.bus.queue.queue import Queue
+from busmq_spark.bus.queue.shared_group import SharedGroup, SharedGroupKeywords
+from busmq_spark.bus.service.received_request import Request
+from busmq_spark.bus.service.service import Service
+from busmq_spark.bus.service.service_provider import ServeKeywords
+from busmq_spark.bus.topics.member import Member
+from busmq_spark.bus.topics.owned_partition import OwnedPartitionMessages
+from busmq_spark.bus.topics.topic import Topic
+from busmq_spark.bus.topics.topic_jobs import TopicJobs
+from busmq_spark.bus.topics.topics_consumer import TopicsConsumer
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.outbox.outbox import Outbox

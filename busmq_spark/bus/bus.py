@@ -50,18 +50,18 @@ from busmq_spark.bus.deferred_federation import (
 )
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.event_routing import EventRoutingMixin
-from busmq_spark.bus.jobs import Jobs
+from busmq_spark.bus.jobs.jobs import Jobs
+from busmq_spark.bus.jobs.worker import Worker
+from busmq_spark.bus.jobs.worker_group import WorkerGroup
 from busmq_spark.bus.keepalive import TtlKeepAlive
 from busmq_spark.bus.pubsub import MAX_BUFFERED_MESSAGES, Pubsub
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.redis_server_links import RedisServerLinks
-from busmq_spark.bus.service import Service
-from busmq_spark.bus.topic import Topic
-from busmq_spark.bus.topic_jobs import TopicJobs
-from busmq_spark.bus.topic_worker import TopicWorker
-from busmq_spark.bus.topics_consumer import TopicsConsumer
-from busmq_spark.bus.worker import Worker
-from busmq_spark.bus.worker_group import WorkerGroup
+from busmq_spark.bus.service.service import Service
+from busmq_spark.bus.topics.topic import Topic
+from busmq_spark.bus.topics.topic_jobs import TopicJobs
+from busmq_spark.bus.topics.topic_worker import TopicWorker
+from busmq_spark.bus.topics.topics_consumer import TopicsConsumer
 from busmq_spark.errors import BusError, ConfigError, StateError, TlsError, Unauthorized
 from busmq_spark.errors.foreign import error_text
 from busmq_spark.groups.job import OUTCOME_TTL_S

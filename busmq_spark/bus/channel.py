@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
 from busmq_spark.arguments import check_text
-from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.channel_inbox import ChannelInbox
-from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter, Handler
 from busmq_spark.bus.handle import Handle
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
+from busmq_spark.bus.queue.consume import ConsumeKeywords, ConsumeOptions
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import BusError, QueueFull, StateError
 from busmq_spark.objects.channel_frames import ChannelFrameKind, encode_frame
 from busmq_spark.option_parsing import from_call
@@ -33,7 +33,7 @@ from busmq_spark.queue.message import Message, encode_value
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.consume import ConsumptionRoom
+    from busmq_spark.bus.queue.consume import ConsumptionRoom
 
 
 ConnectionState = Enum("ConnectionState", "AWAY JOINING CONNECTED LEAVING LEFT")

@@ -30,8 +30,8 @@ from busmq_spark.queue.message import Message
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
-    from busmq_spark.bus.consume import Consumption
-    from busmq_spark.bus.queue import Queue
+    from busmq_spark.bus.queue.consume import Consumption
+    from busmq_spark.bus.queue.queue import Queue
 
 log = logging.getLogger("busmq_spark")
 

@@ -20,7 +20,7 @@ from busmq_spark.redis_io.lease_token import LEASE_MS
 if TYPE_CHECKING:
     from busmq_spark.bus.base_persisted_object import BasePersistedObject
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.queue import Queue
+    from busmq_spark.bus.queue.queue import Queue
     from busmq_spark.redis_io.link_factory import AnyAsyncLink
 
 MIN_TOUCH_TIMEOUT_S = 1.0

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.emitter import Emitter, not_picklable_error
-from busmq_spark.bus.job import Job
+from busmq_spark.bus.jobs.job import Job
 from busmq_spark.errors import StateError
 from busmq_spark.errors.foreign import exc_info
 from busmq_spark.redis_io.fork_guard import forked_error

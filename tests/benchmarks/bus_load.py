@@ -14,7 +14,7 @@ import time
 import psutil
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 
 QUEUES, BATCH, IDLE_QUEUES = 100, 100, 10_000
 MESSAGE = b"x" * 32

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
-from busmq_spark.bus.jobs import Jobs
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.queue.command_generators import Flow, command
 
 IN_FLIGHT, TOGETHER, WARM, TIMEOUT_S = 1000, 100, 100, 60

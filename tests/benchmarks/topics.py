@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.member import Member
+from busmq_spark.bus.topics.member import Member
 from busmq_spark.groups.topic import partitions_of
 from busmq_spark.redis_io import lease_token
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, redis

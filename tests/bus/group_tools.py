@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.groups.shared_group import LeasedMessage
 from busmq_spark.queue.message import Message
 from tests.bus.tools import UNTIL_S, redis

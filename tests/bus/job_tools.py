@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from busmq_spark.bus.job import Job
-from busmq_spark.bus.jobs import Jobs
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.jobs.jobs import Jobs
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.groups import dead_letter
 from busmq_spark.groups.dead_letter import DeadLetter
 from tests.bus.tools import UNTIL_S, redis

@@ -15,9 +15,9 @@ from typing import Any
 
 from busmq_spark import Outbox
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
-from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.shared_group import SharedGroup
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.queue.queue import Queue
+from busmq_spark.bus.queue.shared_group import SharedGroup
 from busmq_spark.errors import LinkLost
 from busmq_spark.groups import dead_letter
 from busmq_spark.groups.job import JobOutcome

@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark import Bus
 from busmq_spark.arguments import MAX_WHOLE
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.mirror.settings import MirrorSettings

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import ConfigError, ProtocolError, QueueFull, StateError
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.command_generators import command

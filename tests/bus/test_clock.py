@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import ConfigError, TimeUnknown
 from busmq_spark.queue.command_generators import command
 from tests.bus.tools import UNTIL_S, redis

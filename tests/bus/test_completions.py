@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
-from busmq_spark.bus.jobs import Jobs
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.errors import ConfigError, Rejected
 from busmq_spark.groups.job import JobOutcome
 from busmq_spark.queue.keys import jobs_channel

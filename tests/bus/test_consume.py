@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import ConfigError, QueueBusy, StateError
 from busmq_spark.queue.message import Message
 from tests.bus.conftest import OpenBus

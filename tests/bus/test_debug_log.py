@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.push import log as push_log
+from busmq_spark.bus.queue.push import log as push_log
 from busmq_spark.errors import BusError
 from tests.bus.conftest import OpenBus
 from tests.bus.federated import SECRET

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
+from busmq_spark.bus.jobs.job import Job
 from busmq_spark.errors import BusError, Rejected, RequestFailed
 from tests.bus.job_tools import LONG_S, Held, letters, nothing
 from tests.bus.test_topic_groups import owns

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.ordered_group import OrderedGroup
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.ordered_group import OrderedGroup
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost, QueueBusy
 from busmq_spark.groups import dead_letter

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.shared_group import SharedGroup
+from busmq_spark.bus.queue.shared_group import SharedGroup
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, QueueBusy, StateError, TimeUnknown
 from tests.bus.group_tools import ids, some

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.bus import job_outcome_waiters
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.jobs import Jobs
+from busmq_spark.bus.jobs import job_outcome_waiters
+from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import JobFailed, LinkLost
 from busmq_spark.queue.keys import client_channel

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
-from busmq_spark.bus.jobs import Jobs
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     ConfigError,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
+from busmq_spark.bus.jobs.job import Job
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.groups import dead_letter
 from tests.bus import group_worker, job_process, topic_worker

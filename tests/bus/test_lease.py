@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import QueueBusy
 from tests.bus.tools import LONG_S, UNTIL_S, redis, renewed, until
 from tests.conftest import Fresh

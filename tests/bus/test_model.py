@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.consume import Consumption
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.consume import Consumption
+from busmq_spark.bus.queue.queue import Queue
 from tests.bus.tools import UNTIL_S, forget_lease, redis, stored
 from tests.conftest import Fresh
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from busmq_spark.bus import ordered_group
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.ordered_group import OrderedGroup
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue import ordered_group
+from busmq_spark.bus.queue.ordered_group import OrderedGroup
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import IdsReissued, QueueBusy, QueueRecreated, RedisRolledBack, StateError
 from busmq_spark.reading import reader_operations
 from busmq_spark.redis_io.lease_token import my_token

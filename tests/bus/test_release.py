@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark import Released
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
+from busmq_spark.bus.jobs.job import Job
 from busmq_spark.errors import ConfigError, QueueBusy
 from tests.bus.job_tools import Held, letters, nothing
 from tests.bus.tools import UNTIL_S, until

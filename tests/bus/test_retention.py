@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import BusError, ConfigError, QueueBusy
 from busmq_spark.queue.retention import Retention
 from tests.bus.conftest import OpenBus, Redis

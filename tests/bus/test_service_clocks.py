@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from busmq_spark.bus import base_queue, server_clock, service_provider
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.queue import base_queue
+from busmq_spark.bus.service import server_clock, service_provider
 from busmq_spark.errors import LinkLost
 from busmq_spark.objects.service import ServiceRequest, decode_request
 from busmq_spark.queue.command_generators import command

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.shared_group import DEAD_LETTER_RETRY_S
+from busmq_spark.bus.queue.queue import Queue
+from busmq_spark.bus.queue.shared_group import DEAD_LETTER_RETRY_S
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
 from busmq_spark.groups import dead_letter

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.topic import Topic
+from busmq_spark.bus.topics.topic import Topic
 from busmq_spark.embedded import EmbeddedStandaloneServers
 from busmq_spark.errors import (
     ConfigError,

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.bus import base_group as bus_group
-from busmq_spark.bus import member as bus_member
-from busmq_spark.bus import owned_partition as bus_share
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.member import Member
-from busmq_spark.bus.owned_partition import OwnedPartitionMessages
+from busmq_spark.bus.queue import base_group as bus_group
+from busmq_spark.bus.topics import member as bus_member
+from busmq_spark.bus.topics import owned_partition as bus_share
+from busmq_spark.bus.topics.member import Member
+from busmq_spark.bus.topics.owned_partition import OwnedPartitionMessages
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     ConfigError,

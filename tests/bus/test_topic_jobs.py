@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
+from busmq_spark.bus.jobs.job import Job
 from busmq_spark.embedded import EmbeddedStandaloneServers
 from busmq_spark.errors import ConfigError, JobFailed, JobTimeout, Rejected, StateError
 from busmq_spark.groups import dead_letter

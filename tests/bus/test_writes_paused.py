@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.job import Job
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.embedded import EmbeddedRedis
 from tests.bus.tools import UNTIL_S, until
 from tests.support_writes import CAUSES, writes_paused

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.queue.command_generators import Flow, command
 from busmq_spark.queue.message import Message
 from tests.support import PATIENCE_S

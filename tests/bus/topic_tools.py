@@ -7,8 +7,8 @@ from collections import Counter
 from contextlib import suppress
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.member import Member
-from busmq_spark.bus.topic import Topic
+from busmq_spark.bus.topics.member import Member
+from busmq_spark.bus.topics.topic import Topic
 from busmq_spark.errors import LinkLost, QueueBusy
 from tests.bus.tools import UNTIL_S, until
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.bus.bus import Bus as Program
-from busmq_spark.bus.job import Job
-from busmq_spark.bus.jobs import Jobs
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.groups.job import JobOutcome
 from tests.faults.proxy import Command
 from tests.faults.scene import Bus, Pipeline

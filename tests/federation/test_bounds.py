@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits

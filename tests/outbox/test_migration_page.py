@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.shared_group import SharedGroup
+from busmq_spark.bus.queue.shared_group import SharedGroup
 from busmq_spark.cli_app import app
 from busmq_spark.outbox.outbox import Outbox, SyncOutbox
 

@@ -20,8 +20,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.base_consumption import BaseConsumption, IterationPhase
-from busmq_spark.bus.consume import ConsumeOptions
+from busmq_spark.bus.queue.base_consumption import BaseConsumption, IterationPhase
+from busmq_spark.bus.queue.consume import ConsumeOptions
 from busmq_spark.errors import BusError, FederationLost
 from busmq_spark.federation.client import checked_values
 from busmq_spark.queue.message import Message

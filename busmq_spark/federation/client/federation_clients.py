@@ -10,8 +10,8 @@ from busmq_spark.arguments import check_flag, check_text
 from busmq_spark.bus.base_persisted_object import PersistedDataclass, PersistedDict
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.pubsub import Pubsub
-from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.service import Service
+from busmq_spark.bus.queue.queue import Queue
+from busmq_spark.bus.service.service import Service
 from busmq_spark.environment import read_variable
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.client.channel import RemoteChannel

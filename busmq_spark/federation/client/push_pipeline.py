@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.push import PendingPush
+from busmq_spark.bus.queue.push import PendingPush
 from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.client import checked_values

@@ -1,4 +1,4 @@
-"""A queue of another bus, with the methods of one of this bus (``bus/queue.py``)."""
+"""A queue of another bus, with the methods of one of this bus (``bus/queue/queue.py``)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
-from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
+from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
+from busmq_spark.bus.queue.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.errors import (
     BusError,
     ConfigError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from busmq_spark.bus.service import Service
+from busmq_spark.bus.service.service import Service
 from busmq_spark.federation.client.queue import RemoteQueue
 
 if TYPE_CHECKING:

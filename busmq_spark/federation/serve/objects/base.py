@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
+from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.errors import (
     BusError,
     ConfigError,

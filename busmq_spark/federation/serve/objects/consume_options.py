@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.federation.serve.objects.base import whole_number_option
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.consume import ConsumeKeywords
+    from busmq_spark.bus.queue.consume import ConsumeKeywords
 
 
 def consume_keywords(options: dict[str, Any]) -> ConsumeKeywords:

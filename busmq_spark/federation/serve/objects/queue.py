@@ -16,8 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
-from busmq_spark.bus.consume import Consumption
+from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
+from busmq_spark.bus.queue.consume import Consumption
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -50,7 +50,7 @@ from busmq_spark.federation.serve.objects.consume_options import consume_keyword
 from busmq_spark.federation.serve.take_room import TakeRoom
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.queue import Queue
+    from busmq_spark.bus.queue.queue import Queue
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
     from busmq_spark.queue.message import Message

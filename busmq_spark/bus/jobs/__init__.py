@@ -1,0 +1,1 @@
+"""Jobs of a queue: sent, worked on and waited for."""

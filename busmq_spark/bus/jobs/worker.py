@@ -1,0 +1,496 @@
+"""Workers: programs that work on the jobs of a queue, as a shared group.
+
+    @jobs.worker(group="worldConcat", limit=8, deadline_s=30)
+    async def concat(job):
+        said = await job.load("inbound", forget=("inbound",))
+        job["outbound"] = said["inbound"] + " world!"
+        await job.save()
+
+    await concat.run()
+
+Rule 1. The outcome is written first, and published with it; then the message is acked. A worker
+        that finds an outcome for a message only acks it.
+Rule 2. An outcome is accepted until a later lease of the message has begun; then it is refused, and
+        logged.
+Rule 3. While a handler runs, its lease is kept, until its deadline.
+Rule 4. A handler is one task; all else is done for what was leased, or is finished, at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.jobs.fair_slots import FairSlots
+from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.jobs.job_consumer_group import JobConsumerGroup, WorkerOptions
+from busmq_spark.bus.queue.shared_group import check_seconds
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    LinkLost,
+    MessageRefused,
+    Rejected,
+    Released,
+    StateError,
+    WorkTimeout,
+)
+from busmq_spark.errors.foreign import error_text, exc_info
+from busmq_spark.groups import job as flows
+from busmq_spark.groups.job import LeasedJob
+from busmq_spark.groups.shared_group import LeasedMessage
+from busmq_spark.queue.keys import JobKeys
+from busmq_spark.queue.message import CHUNK_BYTES
+from busmq_spark.redis_io.retry import Pauses
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.jobs.jobs import Jobs
+    from busmq_spark.bus.queue.queue import Queue
+
+JobHandler = Callable[[Job], Awaitable[object]]
+MAX_OUTCOMES_PER_SETTLE = 500
+PAUSE_AFTER_REFUSAL_S = 1.0
+"""Pause after Redis has refused to lease."""
+log = logging.getLogger("busmq_spark")
+
+
+@dataclass(slots=True)
+class _RunningJob:
+    work: LeasedJob
+    ends: float
+    """Its deadline, by the clock of the loop."""
+    late: bool = False
+    given_up: bool = False
+    """Whether this worker cancelled the handler for another reason than its deadline."""
+
+
+class Worker(Handle):
+    """A handler of the jobs of a queue, in a group of it. ``async with`` begins to work, and ends
+    it: running jobs are given back.
+    """
+
+    def __init__(self, jobs: Jobs, handler: JobHandler, options: WorkerOptions) -> None:
+        self.check_handler(handler, options)
+        self.jobs, self.handler, self.options = jobs, handler, options
+        self.slots = FairSlots(options.limit)
+        self._group = JobConsumerGroup(jobs.queue, self)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._at_work: dict[
+            asyncio.Task[None], _RunningJob
+        ] = {}  # whose handlers have not ended, in the order of their deadlines
+        self._deadline: asyncio.TimerHandle | None = None
+        self._finished: list[LeasedJob] = []
+        self._settling: asyncio.Task[None] | None = None
+        self._failing: set[asyncio.Task[None]] = set()
+        self._durable: dict[str, Queue] = {}
+        self._stepping, self._leaving = asyncio.Lock(), asyncio.Lock()
+        self._resumed, self._over = asyncio.Event(), asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"Worker({self.jobs.queue.name!r}, {self.options.group!r})"
+
+    @staticmethod
+    def check_handler(handler: object, options: WorkerOptions) -> None:
+        """Raises ConfigError unless it is a coroutine function."""
+        if not inspect.iscoroutinefunction(handler):
+            wanted = "a coroutine function of one argument, the job"
+            found = f"the handler of group {options.group!r} is {handler!r}"
+            raise ConfigError(reason=f"{found}; expected {wanted}")
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether the caller is one of its handlers."""
+        return asyncio.current_task() in self._at_work
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        queue = await self.jobs.attached_queue()
+        if self._tasks:
+            raise StateError(
+                event="begin",
+                what=repr(self),
+                state="at work already",
+                remedy="Make another worker for more of it, or raise its limit",
+            )
+        self._group = JobConsumerGroup(queue, self)
+        await self._group.__aenter__()
+        self._resumed.set()
+        self._over.clear()
+        self.jobs.bus.adopt(self)
+        self.jobs.at_work.add(self)
+        self._tasks = [
+            self._spawn(self._read_jobs(), "reading"),
+            self._spawn(self._extend_leases_regularly(), "keeping leases"),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def run(self) -> None:
+        """Work until ``stop()`` or ``drain()``, or until this is cancelled."""
+        async with self:
+            await self.wait_stopped()
+
+    async def wait_stopped(self) -> None:
+        """Returns when it has stopped."""
+        await self._over.wait()
+
+    async def stop(self) -> None:
+        """Stop now: handlers are cancelled, and their jobs given back as if they had not begun. No
+        error when it has ended.
+
+        Called by a handler of this worker, it returns at once.
+        """
+        if self.is_handling:
+            self._spawn(self.stop(), "stopping")
+            return
+        async with (
+            self._leaving
+        ):  # the second caller waits for the first, and finishes its work if it was kept from it
+            if not self._tasks:
+                return
+            for running in self._at_work.values():
+                running.given_up = True
+            for task in (*self._tasks, *self._at_work):
+                task.cancel()
+            await asyncio.wait(self._tasks)
+            await self._wait_for_tasks()
+            self.slots.give_back(
+                len(self._at_work)
+            )  # of tasks that had not begun when they were cancelled
+            self._at_work.clear()
+            await self._group.stop()
+            for each in self._durable.values():
+                await each.detach()
+            self._durable.clear()
+            self.jobs.bus.release(self)
+            self.jobs.at_work.discard(self)
+            self._tasks.clear()
+            self._over.set()
+
+    async def detach(self) -> None:
+        """Stop: every object of a bus has ``detach``."""
+        await self.stop()
+
+    async def pause(self, timeout_s: float | None = None) -> None:
+        """Begin no more jobs until ``resume()``; returns when those that are begun are done. Raises
+        WorkTimeout, and stays paused.
+        """
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s, 0)
+        self._resumed.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._stepping:
+                    pass
+                await self._wait_for_tasks()
+        except TimeoutError:
+            raise self._timeout_error(
+                f"{len(self._at_work)} handlers", timeout_s, remedy="It stays paused"
+            ) from None
+
+    async def resume(self) -> None:
+        """End a pause."""
+        self._resumed.set()
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Finish what is begun, begin nothing more, and stop. Raises WorkTimeout, and stays
+        paused.
+        """
+        await self.pause(timeout_s)
+        await self.stop()
+
+    async def _wait_for_tasks(self) -> None:
+        me = asyncio.current_task()  # of a handler that drains its worker
+        while tasks := [
+            each
+            for each in (*self._at_work, *self._failing, self._settling)
+            if each not in (None, me) and not each.done()
+        ]:
+            await asyncio.wait(tasks)
+
+    @property
+    def running(self) -> int:
+        """Return the number of running handlers."""
+        return len(self._at_work)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def _read_jobs(self) -> None:
+        pauses = Pauses()
+        while True:
+            await self._resumed.wait()
+            free = await self.slots.take()
+            nap_s, begun = PAUSE_AFTER_REFUSAL_S, 0
+            try:
+                async with self._stepping:
+                    if self._resumed.is_set():
+                        batch, nap_s = await self._group.take(free)
+                        works, other, done = await self._begin_jobs(batch)
+                        begun = self._start_handlers(works)
+                        if other or done:
+                            await self._settle_without_handler(other, done)
+                        if (
+                            len(batch) == free
+                            or sum(len(each.value) for each in batch) >= CHUNK_BYTES
+                        ):
+                            nap_s = 0  # there may be more
+                pauses.failures = 0
+            except LinkLost as error:
+                self.jobs.queue.not_touched(error)
+                nap_s = pauses.next_s()
+            except StateError:
+                raise
+            except BusError as error:
+                self.jobs.queue._report(error)
+            finally:
+                self.slots.give_back(free - begun)
+            if nap_s:
+                await self._group.sleep_unless_woken(nap_s)
+
+    async def _begin_jobs(
+        self, batch: Sequence[LeasedMessage]
+    ) -> tuple[list[LeasedJob], list[LeasedMessage], list[tuple[LeasedJob, bytes]]]:
+        """Begin what was leased: whose handlers are to start, what names no job, and what has an
+        outcome.
+        """
+        asked = [(each, self.work_of(each)) for each in batch]
+        works = [work for _, work in asked if work is not None]
+        answers = (
+            await self._group.run_with_retries(
+                lambda: flows.begin_work(works, self.jobs.outcome_ttl_s)
+            )
+            if works
+            else []
+        )
+        found = list(zip(works, answers, strict=True))
+        begun = [work for work, (answer, _) in found if answer == "ok"]
+        done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
+        return begun, [each for each, work in asked if work is None], done
+
+    async def _settle_without_handler(
+        self, other: Sequence[LeasedMessage], done: Sequence[tuple[LeasedJob, bytes]]
+    ) -> None:
+        """Messages that name no job, and those whose jobs have their outcomes: their workers died
+        before they could ack.
+        """
+        try:
+            await self._publish_durably(done)
+            await self._group.ack_settled([work.delivery for work, _ in done])
+            for each in other:
+                await self._group.reject(
+                    each, f"it begins with {each.value[:40]!r}, and names no job"
+                )
+        except BusError as error:
+            self._warn_not_settled(len(other) + len(done), error)
+
+    def _start_handlers(self, works: Sequence[LeasedJob]) -> int:
+        """Return the number of started handlers. Each handler has a task, and one timer serves all
+        of them: a task of the bus and a timeout would cost as much as the rest of a job.
+        """
+        loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
+        ends = loop.time() + (deadline_s or 0)
+        for work in works:
+            at_work = _RunningJob(work, ends)
+            self._at_work[loop.create_task(self._run_handler(at_work))] = at_work
+        if works and deadline_s is not None and self._deadline is None:
+            self._deadline = loop.call_at(ends, self._cancel_overdue_handlers)
+        return len(works)
+
+    def _cancel_overdue_handlers(self) -> None:
+        loop, self._deadline = asyncio.get_running_loop(), None
+        for task, each in self._at_work.items():
+            if each.ends > loop.time():
+                self._deadline = loop.call_at(each.ends, self._cancel_overdue_handlers)
+                return
+            if not each.late:
+                each.late = True
+                task.cancel()
+
+    async def without_outcome(self, spent: Sequence[LeasedMessage]) -> list[LeasedMessage]:
+        """Of deliveries whose tries are used up those whose jobs have no outcome, and can get none
+        but a failure now. The others are acked.
+        """
+        works, other, done = await self._begin_jobs(spent)
+        if done:
+            await self._settle_without_handler([], done)
+        return [*(work.delivery for work in works), *other]
+
+    def work_of(self, delivery: LeasedMessage) -> LeasedJob | None:
+        """Return the work that a message asks for; return None when it names no job."""
+        try:
+            id, client, done = flows.decode_reference(delivery.value, self.jobs.queue.name)
+        except MessageRefused:
+            return None
+        return LeasedJob(
+            delivery,
+            JobKeys(id, self.jobs.queue.keys.cluster),
+            client,
+            self.options.group,
+            self._group.life,
+            done or self.jobs.done,
+        )
+
+    # -- working -----------------------------------------------------------------------------------
+
+    async def _run_handler(self, at_work: _RunningJob) -> None:
+        """Call the handler. Another task settles its outcome, together with others."""
+        work = at_work.work
+        failed: BaseException | None = None
+        try:
+            await self.handler(Job(self.jobs, work.keys.id, work.delivery.tries))
+        except asyncio.CancelledError as error:
+            if not at_work.late and self._is_given_up(at_work):
+                raise
+            failed = error  # the handler's own: it was not cancelled by this worker
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is its answer
+            failed = error
+        finally:
+            # There is one
+            self._at_work.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+            self.slots.give_back(1)
+        if at_work.late:
+            failed = self._timeout_error(f"job {work.keys.id}", self.options.deadline_s)
+        try:
+            if failed is not None:
+                failing = self._spawn(self._retry_or_reject_job(work, failed), "settling")
+                self._failing.add(failing)
+                failing.add_done_callback(self._failing.discard)
+                return
+            self._finished.append(work)
+            if self._settling is None:
+                self._settling = self._spawn(self._settle_finished(), "settling")
+        except BusError as error:  # the bus is about to end
+            self._warn_not_settled(1, error)
+
+    def _is_given_up(self, at_work: _RunningJob) -> bool:
+        """Return whether the worker or its program ended the handler: its job is released then."""
+        return at_work.given_up or any(task.cancelling() or task.done() for task in self._tasks)
+
+    def _timeout_error(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
+        return WorkTimeout(
+            what=what,
+            group=self.options.group,
+            queue=self.jobs.queue.name,
+            timeout_s=timeout_s,
+            **remedy,
+        )
+
+    async def _retry_or_reject_job(self, work: LeasedJob, failed: BaseException) -> None:
+        """A handler has raised: the job is handed back, tried again, or a dead letter."""
+        delivery, error = work.delivery, error_text(failed).removeprefix(f"[{Rejected.code}] ")
+        rejected, released = issubclass(type(failed), Rejected), issubclass(type(failed), Released)
+        if not released:
+            self._log_failure(work, failed, error, quietly=rejected)
+        try:
+            if released and isinstance(failed, Released):
+                await self._group.release(delivery, delay_s=failed.details["delay_s"])
+                self._group.wake()
+            elif rejected or delivery.tries >= self._group.tries:
+                await self._group.reject(delivery, error)
+            else:
+                await self._group.retry(delivery, error=error)
+                self._group.wake()
+        except BusError as refusal:
+            self._warn_not_settled(1, refusal)
+
+    def _log_failure(
+        self, work: LeasedJob, failed: BaseException, error: str, *, quietly: bool
+    ) -> None:
+        info = exc_info(failed)
+        log.log(
+            logging.INFO if quietly else logging.WARNING,
+            "queue %r, group %r: the handler of job %s failed in try %d of %d: %s",
+            *(*self._group.names, work.keys.id, work.delivery.tries, self._group.tries, error),
+            exc_info=None if quietly or info[2] is None else info,
+        )
+
+    async def _settle_finished(self) -> None:
+        """Write outcomes, and then ack: jobs that finish meanwhile go with the next call."""
+        try:
+            while self._finished:
+                some, self._finished = (
+                    self._finished[:MAX_OUTCOMES_PER_SETTLE],
+                    self._finished[MAX_OUTCOMES_PER_SETTLE:],
+                )
+                try:
+                    await self._group.ack_settled(await self.write([(work, None) for work in some]))
+                except BusError as error:
+                    self._warn_not_settled(len(some), error)
+        finally:
+            self._settling = None
+
+    def _warn_not_settled(self, count: int, error: BusError) -> None:
+        log.warning(
+            "queue %r, group %r: %d messages are not settled; their leases end by themselves: %s",
+            *self._group.names,
+            count,
+            error,
+        )
+
+    async def write(self, outcomes: Sequence[tuple[LeasedJob, str | None]]) -> list[LeasedMessage]:
+        """Write outcomes, durably and once: the deliveries that can be settled then."""
+        if not outcomes:
+            return []
+        name = self.jobs.queue.name
+        answers = await self._group.run_with_retries(
+            lambda: flows.write_outcomes(outcomes, name, self.jobs.outcome_ttl_s)
+        )
+        taken = [
+            (work, text)
+            for (work, _), (answer, text) in zip(outcomes, answers, strict=True)
+            if answer != "late"
+        ]
+        if late := len(outcomes) - len(taken):
+            log.warning(
+                "queue %r, group %r: answers of %d jobs are refused: their leases had ended, others"
+                " have them",
+                *self._group.names,
+                late,
+            )
+        await self._publish_durably(taken)
+        return [work.delivery for work, _ in taken]
+
+    async def _publish_durably(self, written: Sequence[tuple[LeasedJob, bytes]]) -> None:
+        for name in dict.fromkeys(work.done for work, _ in written if work.done):
+            if name not in self._durable:
+                queue = self.jobs.bus.queue(name)
+                await queue.attach()
+                self._durable[name] = queue
+            await self._durable[name].push_many(
+                [text for work, text in written if work.done == name]
+            )
+
+    async def _extend_leases_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._group.lease_s / 3)
+            if at_work := [each.work.delivery for each in self._at_work.values() if not each.late]:
+                try:
+                    refused = set(await self._group.extend(at_work, lease_s=self._group.lease_s))
+                except BusError as error:
+                    log.warning(
+                        "queue %r, group %r: leases are not kept now: %s", *self._group.names, error
+                    )
+                    continue
+                for task, each in [*self._at_work.items()]:
+                    if each.work.delivery in refused:  # the lease is another's, or has ended
+                        each.given_up = True
+                        task.cancel()
+
+    def _spawn(self, work: Any, what: str) -> asyncio.Task[None]:
+        return self.jobs.bus.spawn(
+            work, f"{what} of group {self.options.group} of {self.jobs.queue.name}"
+        )

@@ -1,0 +1,1 @@
+"""A queue of the bus: pushed to, consumed, and read by groups."""

@@ -1,0 +1,268 @@
+"""An ordered group: one holder at a time reads a queue in order and acks cumulatively; the others
+stand by.
+
+It is the subscription that a Spark query names: a query and a program in one group exclude each
+other, and each goes on where the other stopped.
+
+Rule 1. Nothing is handed out or acked by a holder that has not renewed its lease within the lease's
+        time: it asks for the lease again first.
+Rule 2. Messages that were handed out and not acked come again when another holder has had the
+        group, after a seek, or when the group is entered again.
+Rule 3. With every read the last message that was handed out is compared with what Redis has now: a
+        Redis that lost its tail is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from busmq_spark.bus.queue.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
+from busmq_spark.bus.queue.consume import LEASE_POLL_S
+from busmq_spark.errors import (
+    BusError,
+    IdsReissued,
+    QueueBusy,
+    QueueExpired,
+    QueueRecreated,
+    RedisRolledBack,
+    StateError,
+)
+from busmq_spark.queue import queue as queue_flows
+from busmq_spark.queue.message import CHUNK_MESSAGES, Message
+from busmq_spark.reading import reader_operations, reader_subscriptions
+from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
+from busmq_spark.redis_io.retry import Pauses
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.queue.queue import Queue
+
+_ERROR_OF_ACK_STATUS = {
+    "missing": QueueExpired,
+    "recreated": QueueRecreated,
+    "older": RedisRolledBack,
+    "reissued": IdsReissued,
+}
+log = logging.getLogger("busmq_spark")
+
+
+class OrderedGroup(BaseGroup):
+    """A holder of an ordered group.
+
+    ``async with queue.group("billing") as group: async for batch in group.batches(): …``, then
+    ``await group.ack(batch)``.
+    """
+
+    def __init__(self, queue: Queue, name: str, start: str | int) -> None:
+        super().__init__(queue, name, start)
+        self._token = my_token()
+        self._renewed = float("-inf")
+        """The time of the last renewal of the lease, by the monotonic clock."""
+        self._renewing: asyncio.Task[None] | None = None
+        self._position = self._acked = 0
+        self._marks: dict[int, str] = {}
+        """Fingerprints of the last messages of batches that were handed out, by id."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether this holder has the group now: the others stand by."""
+        return time.monotonic() - self._renewed < LEASE_MS / 1000
+
+    async def batches(self, most: int = CHUNK_MESSAGES) -> AsyncIterator[list[Message]]:
+        """Return the messages without an ack, oldest first, in lists of up to ``most`` (1,000 at
+        most). Waits while another has the group, and for messages.
+
+        Ends at ``stop()``. Reading goes on after what was handed out. Raises DataLoss where that is
+        not in the queue any more: enter the group again to begin at what is acked.
+        """
+        check_batch_size(most)
+        self._need_entered("read")
+        pauses = Pauses()
+        while self._running:
+            batch = await self._run_unless_unreachable(lambda: self._read_next_batch(most), pauses)
+            if batch:
+                yield batch
+            elif batch is not None:
+                await self._sleep_unless_woken(GROUP_POLL_S if self.holds else LEASE_POLL_S)
+
+    async def ack(self, up_to: Message | int | Sequence[Message]) -> None:
+        """Acknowledge every message up to this one, or the last of these; again, or an older one,
+        changes nothing.
+
+        Raises QueueBusy when another has the group by now, and DataLoss where these messages are
+        not in the queue any more.
+        """
+        last = (
+            up_to
+            if isinstance(up_to, int)
+            else (
+                up_to.id
+                if isinstance(up_to, Message)
+                else max((each.id for each in up_to), default=0)
+            )
+        )
+        queue_flows.check_id(last)
+        self._need_entered("ack in")
+        if last > self._position:
+            behind = f"behind {self._position}, the last that was handed out"
+            raise StateError(
+                event="ack", what=f"id {last}", state=behind, remedy="Ack what was read"
+            )
+        async with self._lock:
+            await self._run_with_retries(lambda again: self._ack_while_leased(last, again=again))
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _ack_while_leased(self, last: int, *, again: bool) -> None:
+        """Ack. ``again``: an ack may have been executed before, whose reply was lost.
+
+        Another holder may have had the group since.
+        """
+        if (
+            again
+            and (
+                await self._run(
+                    reader_operations.last_acked_by(self.queue.keys, self.name, self._token)
+                )
+            )
+            >= last
+        ):
+            self._on_acked(last)
+            return
+        if not await self._acquire_or_keep_lease():
+            remedy = (
+                "Read on with batches(), which waits for it, and hands out again what is not acked"
+            )
+            raise QueueBusy(
+                queue=self.queue.name,
+                found=f"is read by another as group {self.name!r}",
+                remedy=remedy,
+            )
+        if last > self._position or (again and last <= self._acked):
+            raise QueueBusy(
+                queue=self.queue.name,
+                found=f"was read by another as group {self.name!r}",
+                remedy="Read on with batches()",
+            )
+        ack = reader_operations.CumulativeAckRequest(
+            self.queue.keys, last, self._born, self._marks.get(last, "")
+        )
+        [found] = await self._run(reader_operations.ack_to([ack], self.name, self._token))
+        if found.status != "ok":
+            raise _ERROR_OF_ACK_STATUS[found.status](
+                queue=self.queue.name,
+                expected=f"id {last} of life {self._born}",
+                found=found.detail or "nothing",
+            )
+        self._on_acked(last)
+
+    def _on_acked(self, last: int) -> None:
+        self._acked = max(self._acked, last)
+        log.debug("queue %r, group %r: acked up to id %d", *self._log_names, last)
+        self._marks = {
+            id: mark for id, mark in self._marks.items() if id > last or id == self._position
+        }
+
+    async def _register(self) -> None:
+        acked = await self.queue.run(
+            reader_subscriptions.register(self.queue.keys, self.name, self._start, is_dead)
+        )
+        self._start = "earliest"  # in a later life of the queue
+        [found] = await self.queue.run(reader_operations.states([(self.queue.keys, -1)]))
+        if acked != self._acked or found.born != self._born:
+            self._position, self._marks = acked, {}
+        self._acked, self._born = acked, found.born
+
+    async def _acquire_or_keep_lease(self) -> bool:
+        """Whether the group is ours now. If another holder had it, or the group was moved, reading
+        begins at the acked position.
+        """
+        if self.holds:
+            return True
+        keys, began = self.queue.keys, time.monotonic()
+        [holder] = await self._run(
+            reader_operations.lease([keys], self.name, self._token, LEASE_MS, [""])
+        )
+        if holder != self._token:
+            self._acked = (
+                -1
+            )  # messages that were handed out here and not acked come again, whatever it has acked
+            if is_dead(holder):
+                [holder] = await self._run(
+                    reader_operations.lease([keys], self.name, self._token, LEASE_MS, [holder])
+                )
+        if holder != self._token:
+            return False
+        await self._register()
+        self._renewed = began
+        if self._renewing is None:
+            self._renewing = self.queue.bus.spawn(
+                self._renew_lease_regularly(), f"renewing group {self.name} of {self.queue.name}"
+            )
+        return self.holds
+
+    async def _read_next_batch(self, most: int) -> list[Message]:
+        """Return the next messages to hand out: empty while another has the group, too."""
+        async with self._lock:
+            if not self._running:
+                return []
+            self.queue._need_attached(f"read as group {self.name!r} from")
+            if not await self._acquire_or_keep_lease():
+                return []
+            found = await self._run(
+                queue_flows.read_following(self.queue.keys, self._position, most)
+            )
+            if found.born != self._born:
+                log.warning(
+                    "queue %r was made anew; group %r begins at its oldest message",
+                    *self._log_names,
+                )
+                self._acked = -1
+                await self._register()
+                return []
+            self._check_position_is_intact(found)
+            if not self.holds or not self._running:
+                return []
+            if found.messages:
+                self._position = found.messages[-1].id
+                self._marks[self._position] = reader_operations.fingerprint(
+                    found.messages[-1].value
+                )
+            return found.messages
+
+    def _check_position_is_intact(self, found: queue_flows.ReadAfterResult) -> None:
+        mark = self._marks.get(self._position, "")
+        expected = f"id {self._position} that was handed out"
+        if found.last_id < self._position:
+            raise RedisRolledBack(
+                queue=self.queue.name, expected=expected, found=f"last id {found.last_id}"
+            )
+        if mark and found.mark and mark != found.mark:
+            raise IdsReissued(
+                queue=self.queue.name, expected=f"{expected}, fingerprint {mark}", found=found.mark
+            )
+
+    async def _renew_lease_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_MS / 3000)
+            if self.holds:
+                began = time.monotonic()
+                with suppress(BusError):  # the next time, or else the lease ends
+                    [alive] = await self.queue.run(
+                        reader_operations.keep_alive(
+                            [self.queue.keys], self.name, self._token, LEASE_MS
+                        )
+                    )
+                    self._renewed = began if alive > 0 else float("-inf")
+
+    # Of the other kind
+    async def _give_back_held(self, error: Exception | None) -> None:  # noqa: ARG002
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        self._renewed, self._acked, self._marks = float("-inf"), -1, {}
+        await self.queue.run(reader_operations.release(self.queue.keys, self.name, self._token))

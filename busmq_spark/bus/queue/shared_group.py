@@ -1,0 +1,516 @@
+"""A shared group: many holders, in many processes, divide the messages of a queue. Each message is
+leased to one of them and settled by itself.
+
+    async with bus.queue("mail") as mail, mail.group("send", shared=True, tries=3) as group:
+        async for batch in group.batches(most=100):
+            for delivery in batch:
+                await group.ack(delivery)  # or retry, reject, extend, release
+
+Rule 1. A message that is not settled before its lease ends is leased again; the late answer to the
+        earlier lease is refused.
+Rule 2. A message whose tries are used up goes to the dead-letter queue, and then is settled: at
+        least once.
+Rule 3. Stopping gives back what was handed out and is not settled, at once and without counting the
+        try. An exception that leaves ``async with`` counts as a try of all that was handed out and
+        is not settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from operator import ge
+from typing import TYPE_CHECKING, TypedDict
+
+from busmq_spark.arguments import check_number, check_whole
+from busmq_spark.bus.queue.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
+from busmq_spark.bus.queue.message_handling import MessageHandler, MessageHandling
+from busmq_spark.errors import BusError, ConfigError, QueueFull, StateError
+from busmq_spark.errors.foreign import error_text
+from busmq_spark.groups import dead_letter
+from busmq_spark.groups import shared_group as flows
+from busmq_spark.groups.job import forget_outcomes
+from busmq_spark.groups.shared_group import Action, LeasedMessage, MessageLeaseResult
+from busmq_spark.queue.command_generators import Flow
+from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.keys import check_name, is_subscription
+from busmq_spark.queue.message import CHUNK_MESSAGES, chunks
+from busmq_spark.queue.queue import clock_ms
+from busmq_spark.reading.reader_subscriptions import register
+from busmq_spark.redis_io.lease_token import is_dead
+from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.retry import Pauses
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.queue.queue import Queue
+
+TRIES_USED_UP_REASON = "its lease ended, and so did its tries"
+MAX_LEASE_S = 7 * 24 * 3600
+DEAD_LETTER_RETRY_S = 5.0
+"""Seconds until the next try of a dead letter that could not be stored."""
+log = logging.getLogger("busmq_spark")
+
+
+class SharedGroupKeywords(TypedDict, total=False):
+    """The options of a shared group; see SharedGroupOptions."""
+
+    lease_s: float
+    tries: int
+    limit: int
+    dead: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedGroupOptions:
+    """The options of leases. They belong to the group: a given value counts for all holders that
+    enter from then on; None keeps the value of the group.
+    """
+
+    lease_s: float | None = None
+    """Seconds until a message that is not settled is leased again; 30 where nobody has said."""
+    tries: int | None = None
+    """The most leases of a message before it becomes a dead letter; 3 by default."""
+    limit: int | None = None
+    """Most messages in flight, over all holders; 0, the default: as many as they ask
+    for.
+    """
+    dead: str | None = None
+    """The dead-letter queue; the name of the queue and ``.dead`` where nobody has said."""
+
+    def __post_init__(self) -> None:
+        if self.lease_s is not None:
+            check_seconds("lease_s", self.lease_s, 1)
+        for name, value, least in (("tries", self.tries, 1), ("limit", self.limit, 0)):
+            if value is not None:
+                check_whole(name, value, least)
+        if self.dead is not None:
+            check_name("dead-letter queue", self.dead)
+
+    def to_fields(self) -> dict[str, str | int]:
+        """Return the options as fields of the group in Redis."""
+        found = {name: value for name, value in asdict(self).items() if value is not None}
+        if "lease_s" in found:
+            found["lease_ms"] = round(found.pop("lease_s") * 1000)
+        return found
+
+
+def check_seconds(name: str, value: object, least: float, most: float = MAX_LEASE_S) -> None:
+    """Raises ConfigError for what is no such time."""
+    check_number(name, value, least, most, "seconds")
+
+
+class SharedGroup(BaseGroup):
+    """A holder of a shared group."""
+
+    def __init__(
+        self, queue: Queue, name: str, start: str | int, options: SharedGroupOptions
+    ) -> None:
+        super().__init__(queue, name, start)
+        if not is_subscription(name):
+            raise ConfigError(
+                reason=(
+                    f"the name of the shared group is {name!r}, with which its keys could be those"
+                    " of another queue or group"
+                )
+            )
+        if options.dead == queue.name:
+            raise ConfigError(
+                reason=(
+                    f"the dead-letter queue of {queue.name!r} is that queue itself; name another"
+                    " with dead=…"
+                )
+            )
+        self._options = options
+        self.tries = options.tries or flows.DEFAULT_TRIES
+        """The most leases of a message; the value of the group, once entered."""
+        self.dead = options.dead or f"{queue.name}.dead"
+        """Name of the dead-letter queue; as the group has it, once entered."""
+        self.lease_s = options.lease_s or flows.DEFAULT_LEASE_MS / 1000
+        """Seconds until a message that is not settled is leased again; as the group has it, once
+        entered.
+        """
+        self._held: dict[int, LeasedMessage] = {}
+        self._unanswered = ""  # the token of a lease call whose reply was not had
+        self._dead_queue: Queue | None = None
+        self._attaching = asyncio.Lock()
+        self._warned = False
+        # Whether messages were last settled one by one, and not as they came: then each is leased
+        # by itself
+        self._apart = False
+
+    async def batches(self, most: int = 100) -> AsyncIterator[list[LeasedMessage]]:
+        """Messages leased to this holder, in lists of up to ``most`` (1,000 at most): those to be
+        tried again first, then new ones.
+
+        A list is leased at once: ask for as many as are handled within the lease. Ends at
+        ``stop()``.
+        """
+        check_batch_size(most)
+        self._need_entered("read")
+        pauses = Pauses()
+        while self._running:
+            found = await self._run_unless_unreachable(lambda: self.take(most), pauses)
+            if found and found[0] and self._running:
+                yield found[0]
+            elif found:
+                await self._sleep_unless_woken(found[1])
+
+    async def each(
+        self,
+        handler: MessageHandler,
+        *,
+        at_once: int = 8,
+        delay_s: float = 1.0,
+        most: int | None = None,
+    ) -> int:
+        """Call a function with each message, until ``stop()`` or until there were ``most``. Returns
+        how many.
+
+        ``handler`` is a coroutine function, or a plain one, which is called in a thread. A handler
+        that returns acknowledges its message. An exception of the handler is a try: the message
+        comes again in ``delay_s``, and is a dead letter once its tries are used up; ``Rejected``
+        gives it up at once. At most ``at_once`` handlers run. Leases are extended meanwhile. Raises
+        ConfigError, LinkLost.
+        """
+        return await MessageHandling(self, handler, at_once, delay_s).run(most)
+
+    async def take(self, most: int) -> tuple[list[LeasedMessage], float]:
+        """Return a list, which may be empty, and the seconds to wait before the next call when it
+        is. Raises LinkLost.
+        """
+        leased = await self._lease(most)
+        if leased is None:
+            return [], 0
+        if leased.gone and not self._warned:
+            self._warned = True
+            log.warning(
+                "%d messages left queue %r before group %r had settled them: another takes them",
+                leased.gone,
+                *self._log_names,
+            )
+        spent = [
+            each._replace(tries=each.tries - 1)
+            for each in leased.deliveries
+            if each.tries > self.tries
+        ]  # this lease is no try
+        if spent:
+            await self._write_dead_letters(spent)
+            return [each for each in leased.deliveries if each.tries <= self.tries], 0
+        return list(leased.deliveries), (
+            min(GROUP_POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else GROUP_POLL_S
+        )
+
+    async def ack(self, deliveries: LeasedMessage | Sequence[LeasedMessage]) -> list[LeasedMessage]:
+        """Ack deliveries. The result, here and below: those that were refused, since their lease
+        had ended and another holder has, or had, them.
+        """
+        self._need_entered("settle messages of")
+        return await self._settle(_as_list(deliveries), "ack")
+
+    async def retry(
+        self,
+        deliveries: LeasedMessage | Sequence[LeasedMessage],
+        *,
+        delay_s: float = 0,
+        error: object = "",
+    ) -> list[LeasedMessage]:
+        """Try these again, in ``delay_s`` at the earliest. A message without a try left becomes a
+        dead letter, with ``error`` as the reason.
+        """
+        self._need_entered("settle messages of")
+        check_seconds("delay_s", delay_s, 0)
+        return await self._retry_or_reject(_as_list(deliveries), round(delay_s * 1000), error)
+
+    async def reject(
+        self, deliveries: LeasedMessage | Sequence[LeasedMessage], error: object = "rejected"
+    ) -> list[LeasedMessage]:
+        """Move these to the dead-letter queue. Raises QueueFull where that is full."""
+        self._need_entered("settle messages of")
+        return await self._reject(_as_list(deliveries), error)
+
+    async def extend(
+        self, deliveries: LeasedMessage | Sequence[LeasedMessage], *, lease_s: float = 30
+    ) -> list[LeasedMessage]:
+        """Let the leases of these end in ``lease_s`` from now."""
+        self._need_entered("settle messages of")
+        check_seconds("lease_s", lease_s, 0)
+        return await self._settle(_as_list(deliveries), "extend", round(lease_s * 1000))
+
+    async def release(
+        self,
+        deliveries: LeasedMessage | Sequence[LeasedMessage],
+        *,
+        delay_s: float = 0,
+    ) -> list[LeasedMessage]:
+        """Give these back, as if they had not been leased; they are leased in ``delay_s`` at the
+        earliest.
+        """
+        self._need_entered("settle messages of")
+        check_seconds("delay_s", delay_s, 0)
+        return await self._settle(_as_list(deliveries), "release", round(delay_s * 1000))
+
+    async def seek(self, where: str | int, *, again: bool = False) -> int:
+        """Go to another place while nothing is leased, as BaseGroup.seek.
+
+        A worker runs no job again that has an outcome of this group. With ``again`` the outcomes
+        of the messages after that place are forgotten, so that their handlers run once more. The
+        group is paused meanwhile; where the call dies half-way it stays so: ``resume()`` it.
+        """
+        if not again:
+            return await super().seek(where)
+        settings = await self.queue.run(flows.read_settings(self.queue.keys, self.name))
+        await self._pause(paused=True)
+        try:
+            position = await super().seek(where)
+            forget = forget_outcomes(self.queue.keys, self.name, settings.get("born", ""), position)
+            await self.queue.run(forget)
+        finally:
+            if "paused" not in settings:
+                await self._pause(paused=False)
+        return position
+
+    async def pause(self) -> None:
+        """Lease nothing more, to any holder, until ``resume()``; leased messages can be settled."""
+        await self._pause(paused=True)
+
+    async def resume(self) -> None:
+        """End a pause."""
+        await self._pause(paused=False)
+
+    async def wait_drained(self) -> None:
+        """Returns once nothing is leased."""
+        await self._wait_until(lambda found: not found.in_flight)
+
+    # -- leasing -----------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        keys = self.queue.keys
+        await self.queue.run(
+            register(keys, self.name, self._start, is_dead, self._options.to_fields())
+        )
+        self._start = "earliest"  # in a later life of the queue
+        stored = await self.queue.run(flows.read_settings(keys, self.name))
+        self._born, self.tries, self.dead = (
+            stored.get("born", ""),
+            int(stored.get("tries", flows.DEFAULT_TRIES)),
+            stored.get("dead", self.dead),
+        )
+        self.lease_s = int(stored.get("lease_ms", flows.DEFAULT_LEASE_MS)) / 1000
+        self._held.clear()
+        dead = self.queue.bus.queue(self.dead)
+        if self._dead_queue is None and await dead.exists():
+            self._dead_queue = dead
+            await dead.attach()  # so that waiting letters do not expire while the group is read
+
+    async def _lease(self, most: int) -> MessageLeaseResult | None:
+        """Return None once it is stopped."""
+        async with self._lock:
+            if not self._running:
+                return None
+            self.queue._need_attached(f"read as group {self.name!r} from")
+            again, self._unanswered = bool(self._unanswered), self._unanswered or new_token()
+            leased = await self._run(
+                flows.lease(
+                    self.queue.keys,
+                    self.name,
+                    self._unanswered,
+                    most,
+                    again=again,
+                    apart=self._apart,
+                )
+            )
+            self._unanswered = ""
+            if leased.status == "no_group":
+                await self._register_anew()
+            self._held.update({each.id: each for each in leased.deliveries})
+        return leased
+
+    async def _register_anew(self) -> None:
+        if (await self.queue.metadata()).get("born") == self._born:
+            remedy = "Enter queue.group(…) again to make it anew"
+            raise StateError(
+                event="read",
+                what=f"group {self.name!r} of queue {self.queue.name!r}",
+                state="dropped",
+                remedy=remedy,
+            )
+        log.warning(
+            "queue %r was made anew; group %r begins at its oldest message", *self._log_names
+        )
+        await self._register()
+
+    def _recover_unanswered(self) -> Flow[None]:
+        """Recover the messages of a lease call whose reply was lost."""
+        leased = yield from flows.lease(
+            self.queue.keys, self.name, self._unanswered, 1, again=True, apart=self._apart
+        )
+        self._unanswered = ""
+        self._held.update({each.id: each for each in leased.deliveries})
+
+    # -- settling ----------------------------------------------------------------------------------
+
+    async def _settle(
+        self, deliveries: Sequence[LeasedMessage], action: Action, ms: int = 0
+    ) -> list[LeasedMessage]:
+        some, refused, ids = deliveries, [], [each.id for each in deliveries]
+        if any(map(ge, ids, ids[1:])):  # else none is there twice
+            some = list({(each.id, each.token): each for each in some}.values())
+        for chunk in slices(some, CHUNK_MESSAGES):
+            refused += await self._settle_chunk(chunk, action, ms)
+        return refused
+
+    async def _settle_chunk(
+        self, some: Sequence[LeasedMessage], action: Action, ms: int
+    ) -> list[LeasedMessage]:
+        settlements, before = flows.settlements_of(some, action, ms), False
+        self._apart = 2 * len(settlements) > len(some)
+
+        async def send(again: bool) -> list[int] | None:
+            nonlocal before
+            before = again
+            return await self._run(
+                flows.settle(self.queue.keys, self.name, self._born, settlements, again=again)
+            )
+
+        found = await self._run_with_retries(send)
+        results = found or [0] * len(some)
+        for each in some if action != "extend" else ():
+            if (held := self._held.get(each.id)) is not None and held.token == each.token:
+                del self._held[each.id]
+        if log.isEnabledFor(logging.DEBUG):
+            names = (*self._log_names, action, len(some), some[0].id, some[-1].id)
+            log.debug("queue %r, group %r: %s of %d messages, ids %d to %d", *names)
+        if results.count(1) == len(results):
+            return []
+        # Where the call may have been executed before, Redis says -1 only of what this holder
+        # settled.
+        refused = [
+            each
+            for each, result in zip(some, results, strict=True)
+            if result == 0 or (result < 0 and not before)
+        ]
+        if refused:
+            why = (
+                "its lease had ended, and another settles it"
+                if found
+                else "the queue or the group is gone, or was made anew"
+            )
+            log.warning(
+                "queue %r, group %r: %s of id %d is refused: %s",
+                *self._log_names,
+                action,
+                refused[0].id,
+                why,
+            )
+        return refused
+
+    async def _retry_or_reject(
+        self, some: Sequence[LeasedMessage], ms: int, error: object
+    ) -> list[LeasedMessage]:
+        refused = await self._settle(
+            [each for each in some if each.tries < self.tries], "retry", ms
+        )
+        spent = [each for each in some if each.tries >= self.tries]
+        why = (
+            error_text("" if error is None else error)
+            or "a retry was asked for, and its tries are used up"
+        )
+        return refused + (await self._reject(spent, why) if spent else [])
+
+    async def _reject(self, some: Sequence[LeasedMessage], error: object) -> list[LeasedMessage]:
+        refused = await self._settle(
+            some, "extend", round(self.lease_s * 1000)
+        )  # so that what another has by now makes no dead letter
+        ours = list({each.id: each for each in some if each not in refused}.values())
+        if not ours:
+            return refused
+        async with self._attaching:
+            if self._dead_queue is None:
+                dead = self.queue.bus.queue(self.dead)
+                await dead.attach()
+                self._dead_queue = dead
+        letters_to, now = (
+            self._dead_queue,
+            await self._run_with_retries(lambda _: self._run(clock_ms(self.queue.keys))),
+        )
+        why = error_text(error)
+        letters = [
+            dead_letter.make_dead_letter(self.queue.name, self.name, each, why, now)
+            for each in ours
+        ]
+        await self._push_letters(letters_to, letters)
+        await self._on_given_up(ours, why)
+        return refused + await self._settle(ours, "ack")
+
+    async def _push_letters(self, dead: Queue, letters: Sequence[bytes]) -> None:
+        left = len(letters)
+        for chunk in chunks(letters):
+
+            async def push(_: bool, chunk: Sequence[bytes] = chunk) -> tuple[int, int]:
+                return await dead.push_call(chunk, dead_letter.push_letters)
+
+            _, stored = await self._run_with_retries(push)
+            left -= stored
+            if stored < len(chunk):
+                raise QueueFull(queue=dead.name, maxsize=await dead.maxsize(), left=left, waited="")
+
+    async def _on_given_up(self, some: Sequence[LeasedMessage], error: str) -> None:
+        """Handle messages that have their dead letters and are about to be settled."""
+
+    async def _without_outcome(self, spent: Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
+        """Return the messages that were not handled after all, before their leases ended."""
+        return spent
+
+    async def _write_dead_letters(self, spent: Sequence[LeasedMessage]) -> None:
+        """Dead letters of messages whose last lease has ended."""
+        try:
+            await self._reject(await self._without_outcome(spent), TRIES_USED_UP_REASON)
+        # Whatever it is: the other messages of the call are leased, and their tries would be used
+        # up unseen
+        except BusError as error:
+            log.warning(
+                "queue %r, group %r: no dead letter of id %d now: %s",
+                *self._log_names,
+                spent[0].id,
+                error,
+            )
+            with suppress(BusError):  # then their leases end by themselves, and count as tries
+                await self._settle(spent, "release", round(DEAD_LETTER_RETRY_S * 1000))
+
+    async def _pause(self, *, paused: bool) -> None:
+        if not await self.queue.run(flows.pause(self.queue.keys, self.name, paused=paused)):
+            raise ConfigError(
+                reason=(
+                    f"queue {self.queue.name!r} has no shared group {self.name!r}; it is made when"
+                    " it is entered"
+                )
+            )
+
+    async def _give_back_held(self, error: Exception | None) -> None:
+        try:
+            if self._unanswered:
+                await self._run_with_retries(lambda _: self._run(self._recover_unanswered()))
+            held = list(self._held.values())
+            if held and error is not None:
+                try:
+                    await self._retry_or_reject(held, 0, error_text(error))
+                except BusError as refusal:  # the caller must see the error of the reader
+                    log.warning(
+                        "queue %r, group %r: no dead letters now, leases end by themselves: %s",
+                        *self._log_names,
+                        refusal,
+                    )
+            elif held:
+                await self._settle(held, "release")
+        finally:
+            self._held.clear()
+            dead, self._dead_queue = self._dead_queue, None
+            if dead is not None:
+                await dead.detach()
+
+
+def _as_list(deliveries: LeasedMessage | Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
+    return [deliveries] if isinstance(deliveries, LeasedMessage) else list(deliveries)

@@ -1,0 +1,1 @@
+"""Topics: queues by partition, their groups and their jobs."""

@@ -1,0 +1,368 @@
+"""A member of a group of a topic: it owns a contiguous range of the partitions, and reads them; all
+members together own all.
+
+Rule 1. The list of members in Redis (groups/topic.py) is a hint: each member computes the same
+        ranges from it, takes its own partitions and hands over the others. A partition is owned by
+        lease (bus/topics/owned_partition.py), so two members never read one at the same time.
+Rule 2. A hint says that members have come or gone, or that a partition is free. A lost hint costs
+        seconds: members poll, and look when another's entry ends.
+Rule 3. While the server with the list of members is away, each member keeps its partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.queue.base_group import check_batch_size
+from busmq_spark.bus.topics.owned_partition import OwnedPartition, OwnedPartitionMessages
+from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
+from busmq_spark.groups import topic as flows
+from busmq_spark.groups.topic import MEMBER_TTL_MS, GroupMembershipSnapshot, partition_ranges
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.message import CHUNK_MESSAGES
+from busmq_spark.queue.queue import clock_ms
+from busmq_spark.reading import reader_subscriptions
+from busmq_spark.redis_io.lease_token import is_dead, my_token
+from busmq_spark.redis_io.retry import Pauses
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.topics.topic import Topic
+    from busmq_spark.redis_io.pubsub_connection import PubSubConnection
+
+MAX_PREFETCHING_PARTITIONS = 16
+"""The most partitions that have a batch read ahead."""
+REJOIN_INTERVAL_S = MEMBER_TTL_MS / 3000
+PAUSE_AFTER_OUTAGE_S = 1.0
+"""Pause after an outage, so that the others can join again first."""
+REJOIN_MARGIN_S = 0.05
+FREED_PARTITION_SEPARATOR = "\n"
+"""Between group and partition in a hint that the partition is free; no name has it."""
+
+
+class Member(Handle, Emitter):
+    """A member of a group of a topic.
+
+    ``async with topic.group("agg") as member: async for batch in member.batches(): …``, then
+    ``await member.ack(batch)``.
+
+    Events: ``assigned(partition)`` when this member owns a partition; ``revoked(partition)`` when
+    it is to give it up, and may still ack; ``lost(partition)`` when it does not own it any more
+    though it had not given it up, or had not acked all that was handed out. A handler that is a
+    coroutine function is waited for; the loop of ``batches()`` goes on meanwhile with other
+    partitions.
+    """
+
+    events = ("assigned", "revoked", "lost")
+
+    def __init__(
+        self,
+        topic: Topic,
+        name: str,
+        start: str | int,
+        more: asyncio.Event | None = None,
+    ) -> None:
+        """``more``: set whenever ``next_offered`` may have something."""
+        super().__init__(topic.bus.spawn)
+        self.bus, self.topic, self.name = topic.bus, topic, flows.check_group(name)
+        self.reading, self.slots = asyncio.Event(), asyncio.Semaphore(MAX_PREFETCHING_PARTITIONS)
+        self.most, self.linger_s = CHUNK_MESSAGES, 0.0
+        self._start, self._late = start, set[int]()
+        self._id = ""
+        self._shares: dict[int, OwnedPartition] = {}
+        self._offered: deque[OwnedPartitionMessages] = deque()
+        self._more, self._look = more or asyncio.Event(), asyncio.Event()
+        self._error: BusError | None = None
+        self._running = False
+        self._rounds: asyncio.Task[None] | None = None
+        self._others: dict[str, int] = {}
+        self._heard = 0.0
+        self._giving: dict[asyncio.Task[None], OwnedPartition] = {}
+        self._leaving = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Member({self.topic.name!r}, {self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        """Join. The group is registered in every partition, so that nothing is missed in partitions
+        without a reader.
+
+        Raises LinkLost while the server that knows of the topic is away, QueueBusy where the name
+        is of another kind of reader.
+        """
+        if self._running:
+            raise StateError(
+                event="enter",
+                what=f"group {self.name!r}",
+                state="entered already",
+                remedy="Make another with topic.group(…)",
+            )
+        await self.topic.attach()
+        self._running, self._error = True, None
+        try:
+            await self._pubsub.subscribe(self.topic.keys.changed_channel, self._on_notification)
+            await self._register()
+            first = self.topic.queues[0]
+            # A later member is later in the order: others keep more
+            self._id = f"{await self.topic.run(clock_ms(first.keys)):013d}.{my_token()}"
+            self._apply_membership(await self._join())
+            self._rounds = self.bus.spawn(
+                self._rejoin_regularly(),
+                f"being a member of group {self.name} of {self.topic.name}",
+            )
+        except BaseException:
+            await self.stop()
+            raise
+        self.bus.adopt(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that this member owns now."""
+        return sorted(partition for partition, share in self._shares.items() if share.is_ours)
+
+    async def batches(
+        self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0
+    ) -> AsyncIterator[OwnedPartitionMessages]:
+        """Messages of the partitions that are this member's, in turn: each batch is 1 to ``most``
+        (1,000) of one ``batch.partition``, in order.
+
+        A batch that is not full waits up to ``linger_s`` seconds for more. Messages that are handed
+        out and not acked come again when the partition gets another member. Ends at ``stop()``.
+        Raises what ends the reading of a partition, such as DataLoss: enter again to begin at what
+        is acked.
+        """
+        self.begin_reading(most, linger_s)
+        while self._running:
+            self._more.clear()
+            if (batch := self.next_offered()) is not None:
+                yield batch
+            else:
+                await self._more.wait()
+
+    def begin_reading(self, most: int, linger_s: float) -> None:
+        """Let batches be offered. Raises ConfigError, StateError."""
+        check_batch_size(most)
+        if not 0 <= linger_s <= MEMBER_TTL_MS / 1000:
+            raise ConfigError(
+                reason=f"linger_s is {linger_s!r}; expected 0 to {MEMBER_TTL_MS // 1000} seconds"
+            )
+        self._need_entered("read")
+        self.most, self.linger_s = min(most, CHUNK_MESSAGES), float(linger_s)
+        self.reading.set()
+        for share in self._shares.values():
+            share.wake()
+
+    def next_offered(self) -> OwnedPartitionMessages | None:
+        """Return the next batch, None when it has to be waited for. Raises as ``batches``."""
+        if self._error is not None:
+            raise self._error
+        while self._offered:
+            batch = self._offered.popleft()
+            if batch.share.take(batch):
+                return batch
+        return None
+
+    async def ack(self, batch: OwnedPartitionMessages) -> None:
+        """Acknowledge a batch, and what was handed out of its partition before it; again changes
+        nothing.
+
+        Raises QueueBusy where the partition is another member's by now, which gets these messages
+        again, and DataLoss where they are gone.
+        """
+        if not isinstance(batch, OwnedPartitionMessages):
+            raise ConfigError(
+                reason=(
+                    f"a {type(batch).__name__} was to be acked; expected a batch, as batches()"
+                    " hands it out"
+                )
+            )
+        self._need_entered("ack in")
+        await batch.share.ack_batch(batch)
+
+    async def stop(self) -> None:
+        """End ``batches()`` and leave the group: others get its partitions at once, and what is not
+        acked. No error when it has ended.
+        """
+        self._running = False
+        self._more.set()
+        async with self._leaving:
+            if self._rounds is not None:
+                self._rounds.cancel()
+                self._rounds = None
+            for share in self._shares.values():
+                share.stop_waiting_for_acks()
+            me = asyncio.current_task()  # of a handler that stops
+            giving = [task for task in self._giving if task is not me]
+            rest = [
+                share for share in self._shares.values() if share not in self._giving.values()
+            ]  # also of a stop that was cancelled
+            await asyncio.gather(
+                *giving, *(share.give_up() for share in rest), return_exceptions=True
+            )
+            self._shares.clear()
+            self._offered.clear()
+            self.reading.clear()
+            if self._id:
+                with suppress(LinkLost, TimeoutError):
+                    async with asyncio.timeout(REJOIN_INTERVAL_S):
+                        await self.topic.run(
+                            flows.leave_group(self.topic.keys, self.name, self._id)
+                        )
+                self._id = ""
+            self._pubsub.unsubscribe(self.topic.keys.changed_channel, self._on_notification)
+            self.bus.release(self)
+
+    detach = stop
+
+    # -- for its shares ----------------------------------------------------------------------------
+
+    def offer(self, batch: OwnedPartitionMessages) -> None:
+        """A batch that may be handed out."""
+        self._offered.append(batch)
+        self._more.set()
+
+    def keep_first_error(self, error: BusError) -> None:
+        """A partition cannot be read on."""
+        self._error = self._error or error
+        self._more.set()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        """The group in every partition that can be reached. Partition 0 is the last one: if it
+        knows the group, a partition without the group came later.
+        """
+        first, *others = self.topic.queues
+        if first.reachable and (await first.run(flows.is_registered(first.keys, self.name))):
+            self._start = "earliest"
+        self._late = {
+            queue.partition
+            for queue in self.topic.queues
+            if not (queue.attached and queue.reachable)
+        }
+        for part in (others, [first]):
+            reached = [queue for queue in part if queue.partition not in self._late]
+            steps = (
+                queue.run(
+                    reader_subscriptions.register(queue.keys, self.name, self._start, is_dead)
+                )
+                for queue in reached
+            )
+            for queue, outcome in zip(
+                reached, await asyncio.gather(*steps, return_exceptions=True), strict=True
+            ):
+                if isinstance(outcome, LinkLost):
+                    self._late.add(queue.partition)
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+
+    async def _join(self) -> GroupMembershipSnapshot:
+        dead = [name for name in self._others if name != self._id and is_dead(name)]
+        found = await self.topic.run(
+            flows.join_group(self.topic.keys, self.topic.last_known, self.name, self._id, dead)
+        )
+        self._others, self._heard = found.members, time.monotonic()
+        return found
+
+    async def _rejoin_regularly(self) -> None:
+        pauses = Pauses()
+        while True:
+            try:
+                if (
+                    time.monotonic() - self._heard > MEMBER_TTL_MS / 1000
+                ):  # as the others do, which follow within a moment
+                    await self._join()
+                    await asyncio.sleep(PAUSE_AFTER_OUTAGE_S)
+                found = await self._join()
+            except BusError as error:
+                if not isinstance(error, LinkLost):
+                    self.keep_first_error(error)
+                await asyncio.sleep(pauses.next_s())
+                continue
+            pauses = Pauses()
+            self._apply_membership(found)
+            await wait_at_most(self._seconds_until_rejoin(found), self._look.wait)
+            self._look.clear()
+
+    def _seconds_until_rejoin(self, found: GroupMembershipSnapshot) -> float:
+        """Seconds until the next round, in which a member may be missed."""
+        due = min(
+            (until for name, until in found.members.items() if name != self._id),
+            default=found.now_ms + MEMBER_TTL_MS,
+        )
+        return min(REJOIN_INTERVAL_S, max(0.0, (due - found.now_ms) / 1000) + REJOIN_MARGIN_S)
+
+    def _apply_membership(self, found: GroupMembershipSnapshot) -> None:
+        """Begin to read what is ours, and to give up what is not any more."""
+        if not self._running:
+            return
+        self.topic.update_known(found.topic)
+        mine = partition_ranges(list(found.members), self.topic.partitions).get(self._id, range(0))
+        for partition, share in self._shares.items():
+            if partition not in mine and not share.leaving:
+                share.leaving = True
+                task = self.bus.spawn(
+                    self._give_up_partition(share), f"giving up {share.queue.name}"
+                )
+                self._giving[task] = share
+                task.add_done_callback(self._giving.pop)
+        for partition in mine:
+            if partition not in self._shares:
+                self._shares[partition] = OwnedPartition(
+                    self,
+                    self.topic.queues[partition],
+                    self._start if partition in self._late else "earliest",
+                )
+
+    async def _give_up_partition(self, share: OwnedPartition) -> None:
+        await share.give_up()
+        if self._shares.get(share.partition) is share:
+            del self._shares[share.partition]
+        self._look.set()
+        hint = command(
+            "PUBLISH",
+            self.topic.keys.changed_channel,
+            f"{self.name}{FREED_PARTITION_SEPARATOR}{share.partition}",
+        )
+        with suppress(BusError):
+            await self.bus.servers.commands[self.topic.server].execute(hint)
+
+    def _on_notification(self, payload: bytes | None) -> None:
+        group, free, partition = (
+            (payload or b"").decode("utf-8", "replace").partition(FREED_PARTITION_SEPARATOR)
+        )
+        if not free and group in ("", self.name):
+            self._look.set()
+        elif group == self.name and partition.isdigit() and int(partition) in self._shares:
+            self._shares[int(partition)].wake()
+
+    def _need_entered(self, event: str) -> None:
+        if not self._running:
+            remedy = "Use it inside 'async with topic.group(…) as member:'"
+            raise StateError(
+                event=event,
+                what=f"group {self.name!r} of topic {self.topic.name!r}",
+                state="not entered, or stopped",
+                remedy=remedy,
+            )
+
+    @property
+    def _pubsub(self) -> PubSubConnection:
+        return self.bus.servers.pubsub[self.topic.server]

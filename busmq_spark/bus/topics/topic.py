@@ -1,0 +1,420 @@
+"""A topic as a live object: its partition queues, attached, and pushes that a key sends to one of
+them.
+
+    async with bus.topic("metrics", partitions=10) as topic:
+        await topic.push({"cpu": 0.5}, key="host-1")
+        async with topic.group("agg") as member:
+            async for batch in member.batches(most=1000):
+                ...
+                await member.ack(batch)
+
+Rule 1. Partitions do not wait for each other: one whose server is away is attached when that is
+        back, and others are pushed to meanwhile.
+Rule 2. A topic that has grown is noticed by a hint, else within a minute, and at once by a group
+        (bus/topics/member.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from busmq_spark.arguments import check_whole
+from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.topics.member import Member
+from busmq_spark.bus.topics.topic_jobs import TopicJobs
+from busmq_spark.bus.topics.topic_partition_queue import (
+    TopicPartitionQueue,
+    complete_push,
+    complete_push_many,
+    spawn_for_result,
+)
+from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
+from busmq_spark.groups import topic as flows
+from busmq_spark.groups.job import OUTCOME_TTL_S
+from busmq_spark.groups.shared_group import group_settings
+from busmq_spark.groups.topic import (
+    GroupLag,
+    TopicMessageId,
+    lags_by_group,
+    partition_of,
+    partitions_of,
+)
+from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.queue.keys import TopicKeys, server_index
+from busmq_spark.reading.lag import read_lags
+from busmq_spark.reading.reader_subscriptions import register
+from busmq_spark.redis_io.queue_location import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+GROWTH_CHECK_S, ATTACH_RETRY_S = 60.0, 1.0
+"""Seconds between two checks for growth of the topic, and between two tries of a server that was
+away.
+"""
+log = logging.getLogger("busmq_spark")
+
+
+class Topic(Handle):
+    """A topic of a bus: ``async with bus.topic("metrics", partitions=10) as topic``, or without,
+    from its first use until the bus is left.
+    """
+
+    def __init__(
+        self, bus: Bus, name: str, partitions: int | None, ttl_s: int, maxsize: int
+    ) -> None:
+        self.bus, self.name = bus, flows.check_topic(name)
+        self.ttl_s, self.maxsize = check_whole("ttl_s", ttl_s, 1), check_whole("maxsize", maxsize)
+        self.keys = TopicKeys(name, bus.options.cluster)
+        self.queues: list[TopicPartitionQueue] = []
+        """The partition queues, by partition; known once attached."""
+        self._wanted = None if partitions is None else flows.check_partitions(partitions)
+        self._known = flows.TopicState(0, "")
+        self._keeping: asyncio.Task[None] | None = None
+        self._hint = asyncio.Event()
+        self.on_growth: list[asyncio.Event] = []
+        """Set whenever new partitions are known."""
+        self._lock = asyncio.Lock()
+        self._turn, self._waiting = -1, 0
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.attach()
+        return self
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def attach(self) -> None:
+        """Create the topic, or adopt the one that exists, with as many partitions as it has; attach
+        its queues. Nothing when it is attached.
+
+        Raises TopicMissing when there is none and no number of partitions was given, LinkLost when
+        the server that knows of it is away. Partitions whose server is away are attached when it is
+        back.
+        """
+        async with self._lock:
+            if self.attached:
+                return
+            known = await self.run(flows.open_topic(self.keys, self._wanted, new_token()))
+            if self._wanted not in (None, known.partitions):
+                log.info(
+                    "topic %r has %d partitions, not %d: a topic keeps the number it was made with"
+                    " until it grows",
+                    *(self.name, known.partitions, self._wanted),
+                )
+            self.bus.adopt(self)
+            try:
+                self.update_known(known)
+                await self._attach_all([queue for queue in self.queues if queue.reachable])
+                await self.bus.servers.pubsub[self._server].subscribe(
+                    self.keys.changed_channel, self._on_notification
+                )
+                self._keeping = self.bus.spawn(self._keep_attached(), f"keeping topic {self.name}")
+            except BaseException:
+                await self._close()
+                raise
+
+    async def detach(self) -> None:
+        """Wait for pushes under way, and let the ttl of the queues run. No error when not
+        attached.
+        """
+        async with self._lock:
+            await self._close()
+
+    @property
+    def attached(self) -> bool:
+        """Whether this object is attached."""
+        return self._keeping is not None
+
+    @property
+    def partitions(self) -> int:
+        """Return the number of partitions, as far as it is known here; 0 until the topic is
+        attached.
+        """
+        return self._known.partitions
+
+    async def grow(self, partitions: int) -> int:
+        """Let the topic have so many partitions, at least those it has; the result is how many it
+        has now. Keys get other partitions then.
+
+        Raises TopicShrinks when it has more, and what creating a queue raises: then it has not
+        grown.
+        """
+        flows.check_partitions(partitions)
+        await self.attach()
+        if partitions > self.partitions:
+            await self._prepare(
+                [TopicPartitionQueue(self, i) for i in range(self.partitions, partitions)]
+            )
+        self.update_known(await self.run(flows.grow_topic(self.keys, partitions)))
+        await self._attach_all([queue for queue in self.queues if queue.reachable])
+        return self.partitions
+
+    # -- pushing -----------------------------------------------------------------------------------
+
+    def push(
+        self, value: object, *, key: bytes | str | None = None, partition: int | None = None
+    ) -> asyncio.Future[TopicMessageId]:
+        """Append a message; the result is its partition and id, once stored. Messages of a
+        partition are stored in the order of the calls.
+
+        ``partition`` counts more than ``key``; without either (a key of None is none, an empty one
+        is a key) partitions have their turns. The future fails with QueueFull, and with LinkLost as
+        for a queue.
+        """
+        return self._push_when_attached(lambda: self._push(value, key, partition))
+
+    def _push(
+        self, value: object, key: bytes | str | None, partition: int | None
+    ) -> asyncio.Future[TopicMessageId]:
+        queue = self.queues[self._choose([key], partition)[0]]
+        outer: asyncio.Future[TopicMessageId] = asyncio.get_running_loop().create_future()
+        inner = queue.push_when_attached(lambda: queue.push(value))
+        inner.add_done_callback(lambda _: complete_push(queue.partition, inner, outer))
+        return outer
+
+    def push_many(
+        self,
+        values: Iterable[object],
+        *,
+        keys: Iterable[bytes | str | None] | None = None,
+        partition: int | None = None,
+    ) -> asyncio.Future[Sequence[TopicMessageId]]:
+        """Append messages, each with its key; the result are their places, in the order of the
+        values. Messages of one key stay in order.
+
+        The values without a key go to one partition, those of the next call to the next. When a
+        partition fails, the others are stored all the same: the future raises the first error,
+        whose ``details["placed"]`` has None for each message that is not stored, or not known to
+        be.
+        """
+        batch = list(values)
+        of = [None] * len(batch) if keys is None else list(keys)
+        if len(of) != len(batch):
+            raise ConfigError(
+                reason=(
+                    f"there are {len(batch)} values and {len(of)} keys; expected one key, or None,"
+                    " for each value"
+                )
+            )
+        return self._push_when_attached(lambda: self._push_many(batch, of, partition))
+
+    def _push_many(
+        self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None
+    ) -> asyncio.Future[Sequence[TopicMessageId]]:
+        chosen = self._choose(keys, partition)
+        values: dict[int, list[object]] = {}
+        if chosen and chosen.count(chosen[0]) == len(chosen):
+            values[chosen[0]] = batch
+        else:
+            values = defaultdict(list)
+            for which, value in zip(chosen, batch, strict=True):
+                values[which].append(value)
+        outer: asyncio.Future[Sequence[TopicMessageId]] = asyncio.get_running_loop().create_future()
+        pushes = {which: self._send_many(self.queues[which], its) for which, its in values.items()}
+        left = len(pushes)
+
+        def on_end(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                complete_push_many(pushes, chosen, outer)
+
+        for inner in pushes.values():
+            inner.add_done_callback(on_end)
+        if not pushes:
+            outer.set_result([])
+        return outer
+
+    def partition_of(self, key: bytes | str) -> int:
+        """The partition of a key, with as many partitions as the topic has now. Raises StateError
+        until it is attached.
+        """
+        if not self.partitions:
+            raise StateError(
+                event="ask",
+                what=f"topic {self.name!r} for a partition",
+                state="not attached",
+                remedy="Use it inside 'async with'",
+            )
+        return partition_of(key, self.partitions)
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    def group(self, name: str, *, start: str | int = "earliest") -> Member:
+        """A member of a group, whose members divide the partitions:
+        ``async with topic.group("agg") as member``, then ``member.batches()``.
+
+        ``start``, of a new group: ``earliest``, ``latest``, a time, or ``-1000 messages`` of each
+        partition, as for a group of a queue. A partition that comes later is read from its oldest
+        message. Raises ConfigError.
+        """
+        return Member(self, name, start)
+
+    def jobs(self, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S) -> TopicJobs:
+        """The jobs of the topic, each in the partition of its key; see topic_jobs.py."""
+        return TopicJobs(self, durable=durable, outcome_ttl_s=outcome_ttl_s)
+
+    async def groups(self) -> list[GroupLag]:
+        """Return each group with its lag over all partitions, and the number of partitions that are
+        read now. Raises LinkLost while a server is away.
+        """
+        await self.attach()
+        found = await asyncio.gather(*(queue.run(read_lags([queue.keys])) for queue in self.queues))
+        return lags_by_group([each for part in found for each in part])
+
+    async def seek(self, group: str, where: str | int) -> list[int]:
+        """Let a group go on elsewhere in every partition, while it has no members: ``where`` as
+        ``start``. The last ids that count as read now.
+
+        Raises QueueBusy while a member reads, ConfigError, TimeUnknown; partitions before the one
+        that is named are moved then.
+        """
+        await self.attach()
+        return [await queue.group(flows.check_group(group)).seek(where) for queue in self.queues]
+
+    async def drop(self, group: str) -> bool:
+        """Forget a group, so that nothing stays stored for it. Whether there was one. Raises
+        QueueBusy while a member reads.
+        """
+        await self.attach()
+        return any([await queue.unsubscribe(flows.check_group(group)) for queue in self.queues])
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow on the server that knows of the topic."""
+        return await self.bus.servers.commands[self._server].run(flow)
+
+    def update_known(self, found: flows.TopicState) -> None:
+        """Take over the present number of partitions: new partitions are attached."""
+        self._known = flows.TopicState(max(found.partitions, self.partitions), found.born)
+        if len(self.queues) < self.partitions:
+            self.queues += [
+                TopicPartitionQueue(self, i) for i in range(len(self.queues), self.partitions)
+            ]
+            for hint in (self._hint, *self.on_growth):
+                hint.set()
+
+    @property
+    def last_known(self) -> flows.TopicState:
+        """The topic as it was seen last."""
+        return self._known
+
+    @property
+    def _server(self) -> int:
+        return server_index(self.keys.base, len(self.bus.servers.commands))
+
+    @property
+    def server(self) -> int:
+        """Index of the server that knows of the topic, of several independent ones."""
+        return self._server
+
+    async def _close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+        self.bus.servers.pubsub[self._server].unsubscribe(
+            self.keys.changed_channel, self._on_notification
+        )
+        self.bus.release(self)
+        for queue in self.queues:
+            await queue.detach()
+
+    async def _attach_all(self, queues: Sequence[TopicPartitionQueue]) -> None:
+        """Attach queues, beside each other. Queues whose server goes away meanwhile are left to the
+        keeper.
+        """
+        for outcome in await asyncio.gather(
+            *(queue.ensure_attached() for queue in queues), return_exceptions=True
+        ):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, LinkLost):
+                raise outcome
+
+    async def _prepare(self, queues: Sequence[TopicPartitionQueue]) -> None:
+        """Create queues that are to be partitions, with every group of the others: before the first
+        push to them, or trim.
+        """
+        first = self.queues[0]
+        shared = {each.name: each.shared for each in await first.groups()}
+        settings = {
+            name: await first.run(group_settings(first.keys, name)) if shared[name] else None
+            for name in shared
+        }
+        try:
+            await asyncio.gather(*(queue.ensure_attached() for queue in queues))
+            for queue in queues:
+                for name, own in settings.items():
+                    await queue.run(register(queue.keys, name, shared=own))
+        finally:
+            await asyncio.gather(*(queue.detach() for queue in queues))
+
+    async def _keep_attached(self) -> None:
+        while True:
+            missing = [queue for queue in self.queues if not queue.attached]
+            await wait_at_most(ATTACH_RETRY_S if missing else GROWTH_CHECK_S, self._hint.wait)
+            self._hint.clear()
+            with suppress(
+                BusError
+            ):  # of a server that is away: later; a push or a group raises any other error
+                await self._attach_all(
+                    [queue for queue in self.queues if not queue.attached and queue.reachable]
+                )
+            if not missing:
+                with suppress(BusError):
+                    self.update_known(await self.run(flows.keep_alive(self.keys, self._known)))
+
+    def _on_notification(self, payload: bytes | None) -> None:
+        if not payload:
+            self._hint.set()
+
+    def _push_when_attached(self, push: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        """Push now, or when the topic is attached, after the pushes that already wait for that."""
+        if self.attached and not self._waiting:
+            return push()
+        self._waiting += 1
+
+        async def later() -> T:
+            try:
+                await self.attach()
+                pushed = push()
+            finally:
+                self._waiting -= 1
+            return await pushed
+
+        return spawn_for_result(self.bus, later(), f"pushing to topic {self.name}")
+
+    def _choose(self, keys: Sequence[bytes | str | None], partition: int | None) -> list[int]:
+        """The partition of each message."""
+        if partition is not None:
+            return [flows.check_partition(partition, self.name, self.partitions)] * len(keys)
+        try:
+            return partitions_of(keys, self.partitions, self.next_turn() if None in keys else 0)
+        except TypeError:
+            wrong = next((key for key in keys if type(key) not in (bytes, str, type(None))), None)
+            raise ConfigError(reason=f"a key is {wrong!r}; expected text, bytes, or None") from None
+
+    def next_turn(self) -> int:
+        """The next partition whose server answers; the first one at random, so that many producers
+        do not go in step.
+        """
+        if self._turn < 0:
+            self._turn = random.randrange(self.partitions)  # noqa: S311  # not a secret
+        for _ in self.queues:
+            self._turn = (self._turn + 1) % self.partitions
+            if self.queues[self._turn].reachable:
+                break
+        return self._turn
+
+    @staticmethod
+    def _send_many(queue: TopicPartitionQueue, values: list[object]) -> asyncio.Future[list[int]]:
+        return queue.push_when_attached(lambda: queue.push_many(values))
