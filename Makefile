@@ -31,6 +31,7 @@ pip_install = @echo "Installing $(3); the first time this takes a minute or two"
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  make test-SUBJECT   Run the tests of a subject: $(SUBJECTS)"
 
 # With Maven at hand the Java engine runs it; only realtime cannot do without.
 .PHONY: demo
@@ -47,6 +48,14 @@ test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the test
 	@tests/jvm/install.sh
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-sparks ARGS=)
 	@$(PY) -m pytest $(or $(ARGS),-n 4 --dist loadscope)
+
+# The folders of tests/. What is not here has a target of its own, below, or no tests.
+SUBJECTS := $(filter-out redis,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py))))))
+SUBJECT_TARGETS := $(addprefix test-,$(SUBJECTS))
+.PHONY: $(SUBJECT_TARGETS)
+$(SUBJECT_TARGETS): test-%: $(VENV)/.installed-dev tests/peers/node_modules/.installed
+	@tests/jvm/install.sh
+	@$(PY) -m pytest -n 2 --dist loadfile tests/$* $(ARGS)
 
 # What most mistakes break: style, types, the house rules, the pure rules, and the ordered core on each layout.
 .PHONY: check

@@ -35,6 +35,10 @@ from tests.share import (
 
 __all__ = ["pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]  # hooks
 TESTS = Path(__file__).parent
+SLOW_S = 900
+"""The time limit of a test that starts Sparks of its own or is marked slow. That of others is in
+pyproject.toml.
+"""
 MARKERS = {
     "contract": "redis",
     "redis_io": "redis",
@@ -74,6 +78,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             marker := MARKERS.get(item.path.relative_to(TESTS).parts[0])
         ):
             item.add_marker(marker)
+        if not item.get_closest_marker("timeout") and (
+            item.get_closest_marker("slow") or starts_sparks(item.nodeid)
+        ):
+            item.add_marker(pytest.mark.timeout(SLOW_S))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -86,8 +94,23 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {
         name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters
     }
-    asyncio.run(pyfuncitem.obj(**arguments))
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(pyfuncitem.obj(**arguments))
+        except pytest.fail.Exception:  # at the time limit, too: what has run is the loop alone
+            for task in asyncio.all_tasks(runner.get_loop()):
+                print("\n".join([task.get_name(), *awaits(task.get_coro())]))
+            raise
     return True
+
+
+def awaits(coroutine: object) -> Iterator[str]:
+    """The lines at which a coroutine and those that it awaits stand; Task.print_stack has the first
+    alone.
+    """
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        yield f"  {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        coroutine = getattr(coroutine, "cr_await", None)
 
 
 class Fresh(Protocol):

@@ -95,6 +95,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The parts are those of ``--dist loadscope``; other ways are pytest-xdist's own."""
+    if config.getvalue("dist") != "loadscope":
+        return None
     from xdist.scheduler import (
         LoadScopeScheduling,
     )  # only where it runs: it is a tool of development
