@@ -33,9 +33,9 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  make test-SUBJECT   Run the tests of a subject: $(SUBJECTS)"
 
-# With Maven at hand the Java engine runs it; only realtime cannot do without.
+# With Maven at hand the Java engine runs it.
 .PHONY: demo
-demo: $(VENV)/.installed-demo $(if $(filter realtime,$(ARGS)),$(JAR),$(if $(shell command -v mvn),.jar-if-possible)) ## Run the demo: an embedded Redis, real flight data, a live stream
+demo: $(VENV)/.installed-demo $(if $(shell command -v mvn),.jar-if-possible) ## Run the demo: an embedded Redis, real flight data, a live stream
 	@$(PY) -m busmq_spark demo $(ARGS)
 
 # pip makes a wheel of each Spark with one core, so the environments are made side by side; in CI beside the tests of Redis, which mostly wait.

@@ -54,7 +54,7 @@ def run(path: Path, folder: Path, **more: str) -> str:
         name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"
     } | more
     variables["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        [str(ROOT), str(ROOT / "notebooks"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     command = [sys.executable, "-c", EXECUTE, str(path), str(folder)]
     done = subprocess.run(

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,35 +38,7 @@ ROWS_PER_PROGRESS_STEP = 5000
 FIRST_BATCH_NOTE = "the first batch starts Spark's workers"
 
 
-class DemoKind(StrEnum):
-    """The kinds of demos."""
-
-    FLIGHTS = "flights"
-    FEDERATION = "federation"
-    MIRROR = "mirror"
-    REALTIME = "realtime"
-
-
-OPTIONS_OF_DEMO = {
-    DemoKind.FLIGHTS: {"rows", "redis", "output", "keep", "replace"},
-    DemoKind.FEDERATION: set[str](),
-    DemoKind.MIRROR: set[str](),
-    DemoKind.REALTIME: {"output", "seconds"},
-}
-"""The options of each scene, beside --json."""
-
-
-def demo(  # noqa: PLR0913  # the options of a command
-    context: typer.Context,
-    scene: Annotated[
-        DemoKind,
-        typer.Argument(
-            help=(
-                "flights; federation: two data centres, one goes away; mirror: one is lost;"
-                " realtime: milliseconds."
-            )
-        ),
-    ] = DemoKind.FLIGHTS,
+def demo(  # the options of a command
     *,
     rows: Annotated[
         int | None,
@@ -100,14 +71,9 @@ def demo(  # noqa: PLR0913  # the options of a command
     replace: Annotated[
         bool, typer.Option("--replace", help="Remove queues of these names that exist already.")
     ] = False,
-    seconds: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="S", help="How long realtime measures.  [default: 20]"),
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """See everything at work: real flights, a live stream, a plot; or two data centres in one
-    query; or real-time mode, timed.
+    """See everything at work: real flights, a live stream, a plot.
 
     Replays the flights that left New York City in 2013 as JSON messages into a queue, lets Spark
     compute the delays of each airline and hour as a stream, which writes its results into a second
@@ -116,34 +82,12 @@ def demo(  # noqa: PLR0913  # the options of a command
     ```
     busmq demo
     busmq demo --rows 50000 --keep
-    busmq demo federation
-    busmq demo mirror
-    busmq demo realtime
     ```
     """
     out = CliOutput(as_json)
-    _refuse_options_of_other_demos(context, scene)
-    if scene is DemoKind.FEDERATION:
-        _check_installed("pyspark", "websockets")
-        from busmq_spark.demo.federation import federation
-
-        federation(out)
-    elif scene is DemoKind.MIRROR:
-        _check_installed("pyspark")
-        from busmq_spark.demo.mirror_failover import mirror
-
-        mirror(out)
-    elif scene is DemoKind.REALTIME:
-        from busmq_spark.demo.realtime import DEFAULT_SECONDS, realtime
-        from busmq_spark.demo.realtime import PICTURE_FILE as REALTIME_FILE
-
-        picture = _picture_path(output, REALTIME_FILE)
-        _check_installed("pyspark", "matplotlib")
-        realtime(out, seconds or DEFAULT_SECONDS, picture)
-    else:
-        picture = _picture_path(output, PICTURE_FILE)
-        _check_installed("pyspark", "matplotlib")
-        _flights(out, FlightsDemoOptions(rows, redis, keep, replace), picture)
+    picture = _picture_path(output, PICTURE_FILE)
+    _check_installed("pyspark", "matplotlib")
+    _flights(out, FlightsDemoOptions(rows, redis, keep, replace), picture)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,24 +122,6 @@ def _flights(out: CliOutput, asked: FlightsDemoOptions, picture: Path) -> None:
         report.show_next_steps(url, own=not asked.redis, keep=asked.keep)
         if asked.keep and not asked.redis:
             _keep_redis_until_interrupt(out)
-
-
-def _refuse_options_of_other_demos(context: typer.Context, scene: DemoKind) -> None:
-    others = set[str]().union(*OPTIONS_OF_DEMO.values()) - OPTIONS_OF_DEMO[scene]
-    sources = {
-        name: context.get_parameter_source(name) for name in context.params if name in others
-    }
-    # A value of the environment was not given to this command.
-    given = [
-        f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise ConfigError(
-            reason=(
-                f"busmq demo {scene} does not take {' and '.join(given)}, which another scene does;"
-                " leave it out"
-            )
-        )
 
 
 def _picture_path(output: Path, file: str) -> Path:

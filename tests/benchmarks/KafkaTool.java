@@ -24,7 +24,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Kafka's own client beside Spark, for peers.py: a command a line on stdin, an answer a line on stdout.
  *
  * <p>{@code create TOPIC PARTITIONS}, {@code delete TOPIC}, {@code fill TOPIC ROWS SIZE}, {@code count TOPIC},
- * {@code traffic FROM TO RATE COUNT SIZE}. Messages are those of busmq_spark/demo/latency_clients.py.
+ * {@code traffic FROM TO RATE COUNT SIZE}. Messages are those of notebooks/latency_clients.py.
  */
 final class KafkaTool {
     private static final Pattern ORDER = Pattern.compile("\"n\":(\\d+),\"at\":(\\d+)");

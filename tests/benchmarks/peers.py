@@ -21,11 +21,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from busmq_spark.demo.latency_clients import Workload, make_order, percentiles
 from busmq_spark.errors import ToolMissing
 from busmq_spark.queue import queue as q
 from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.sync_link import SyncLink
+from notebooks.latency_clients import Workload, make_order, percentiles
 from tests.benchmarks.harness import RUNS, Spread, fill, ratios, redis, write
 from tests.benchmarks.peers_kafka import BROKER, Kafka, connector_jars, kafka
 from tests.benchmarks.peers_spark import ENGINES

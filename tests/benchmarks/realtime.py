@@ -14,14 +14,14 @@ from itertools import groupby
 from typing import Any
 
 import busmq_spark
-from busmq_spark.demo.latency_clients import (
+from busmq_spark.queue import queue as q
+from busmq_spark.queue.keys import QueueKeys
+from notebooks.latency_clients import (
     PERCENTILE_POINTS,
     Workload,
     percentiles,
     workload_clients,
 )
-from busmq_spark.queue import queue as q
-from busmq_spark.queue.keys import QueueKeys
 from tests.benchmarks.harness import (
     Row,
     Spread,

@@ -10,7 +10,11 @@ import time
 
 import pytest
 
-from busmq_spark.demo.latency_clients import (
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.queue import attach, push_many
+from notebooks import latency_clients
+from notebooks.latency_clients import (
     DemoLatencyTally,
     Workload,
     make_order,
@@ -18,9 +22,6 @@ from busmq_spark.demo.latency_clients import (
     read_order,
     workload_clients,
 )
-from busmq_spark.queue.command_generators import command
-from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.queue import attach, push_many
 from tests.cli.conftest import environment
 from tests.conftest import Fresh, link_to
 
@@ -82,8 +83,7 @@ def test_a_message_that_waited_is_known_to_have_waited(redis_url: str, fresh: Fr
     link.run(push_many(QueueKeys(queue), [make_order(1, time.monotonic_ns() - 5_000_000_000, 100)]))
     taker = [
         sys.executable,
-        "-m",
-        "busmq_spark.demo.latency_clients",
+        latency_clients.__file__,
         "take",
         redis_url,
         queue,

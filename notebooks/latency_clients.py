@@ -1,11 +1,12 @@
 """Two clients outside Spark, two processes: one pushes orders that carry the time, the other takes
 what arrives and says how long that took.
 
-python -m busmq_spark.demo.latency_clients push URL QUEUE RATE SECONDS SIZE
-python -m busmq_spark.demo.latency_clients take URL QUEUE COUNT EVERY_S
+python notebooks/latency_clients.py push URL QUEUE RATE SECONDS SIZE
+python notebooks/latency_clients.py take URL QUEUE COUNT EVERY_S
 
-For ``busmq demo realtime`` and the benchmarks. Processes, since two threads of one Python take
-turns of 5 ms; and little work for each, since they share the machine with what they measure.
+For the notebook ``04_real_time.ipynb`` and the benchmarks. Processes, since two threads of one
+Python take turns of 5 ms; and little work for each, since they share the machine with what they
+measure.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ def workload_clients(
 
 
 def _start_process(stack: ExitStack, *words: object) -> IO[str]:
-    command = [sys.executable, "-m", "busmq_spark.demo.latency_clients", *map(str, words)]
+    command = [sys.executable, __file__, *map(str, words)]
     # A session of its own: a Ctrl-C in the terminal reaches the parent only, which ends it in its
     # turn.
     client = stack.enter_context(
