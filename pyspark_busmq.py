@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from busmq_spark.errors import BusError
-from busmq_spark.spark.missing_dependency_source import check_packages, make_failing_source
+from busmq_spark.spark.error_display import check_packages, make_failing_source
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource

@@ -4,6 +4,6 @@ say so. See ``pyspark_busmq``.
 
 from __future__ import annotations
 
-from busmq_spark.spark.missing_dependency_source import MissingJarSource as DefaultSource
+from busmq_spark.spark.error_display import MissingJarSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
     from busmq_spark.routing.cloud_event import Event
-    from busmq_spark.spark.columns_to_events import to_events
     from busmq_spark.spark.data_source import BusmqDataSource, register
-    from busmq_spark.spark.dead_letters import dead_letters
-    from busmq_spark.spark.events_to_columns import events
-    from busmq_spark.spark.json_columns import json_columns
+    from busmq_spark.spark.functions.dead_letters import dead_letters
+    from busmq_spark.spark.functions.events import events, to_events
+    from busmq_spark.spark.functions.json_columns import json_columns
     from busmq_spark.spark.realtime import realtime, realtime_foreach
     from busmq_spark.spark.tune import tune
 
@@ -37,13 +36,13 @@ HOMES = {
     "Outbox": "outbox.outbox",
     "Rejected": "errors",
     "Released": "errors",
-    "dead_letters": "spark.dead_letters",
-    "events": "spark.events_to_columns",
-    "json_columns": "spark.json_columns",
+    "dead_letters": "spark.functions.dead_letters",
+    "events": "spark.functions.events",
+    "json_columns": "spark.functions.json_columns",
     "realtime": "spark.realtime",
     "realtime_foreach": "spark.realtime",
     "register": "spark.data_source",
-    "to_events": "spark.columns_to_events",
+    "to_events": "spark.functions.events",
     "tune": "spark.tune",
 }
 

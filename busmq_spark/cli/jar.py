@@ -2,7 +2,7 @@
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import CliOutput
-from busmq_spark.spark.jar import require_jar
+from busmq_spark.spark.java_runtime import require_jar
 
 
 def jar(*, as_json: JsonOption = False) -> None:

@@ -25,9 +25,13 @@ from busmq_spark.errors import BusError, ConfigError, EngineError, JarVersionErr
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.server_addresses import parse_servers
-from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.jar import VERSION_OPTION
-from busmq_spark.spark.missing_dependency_source import MissingJarSource
+from busmq_spark.spark.compat import freeze_imports
+from busmq_spark.spark.error_display import (
+    FailingReader,
+    MissingJarSource,
+    strip_traceback,
+    without_traceback,
+)
 from busmq_spark.spark.schema import (
     FIELDS_COLUMN,
     LINKED_SCHEMA,
@@ -37,42 +41,49 @@ from busmq_spark.spark.schema import (
     TOPIC_COLUMNS,
     check_source_schema,
 )
-from busmq_spark.spark.tracebacks import FailingReader, strip_traceback, without_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from busmq_spark.spark.batch_reader import BatchReader
-    from busmq_spark.spark.job_outcome_task_writer import JobOutcomeColumns
-    from busmq_spark.spark.job_outcome_writers import JobOutcomeBatchWriter
-    from busmq_spark.spark.sink_schema import SinkColumns
-    from busmq_spark.spark.stream_reader import StreamReader
-    from busmq_spark.spark.writer import BatchWriter
+    from busmq_spark.spark.read.batch_reader import BatchReader
+    from busmq_spark.spark.read.stream_reader import StreamReader
+    from busmq_spark.spark.write.job_outcomes import JobOutcomeBatchWriter, JobOutcomeColumns
+    from busmq_spark.spark.write.sink_columns import SinkColumns
+    from busmq_spark.spark.write.writers import BatchWriter
+
+
+VERSION_OPTION = "_busmqjarversion"
+"""In what the jar hands over to the data source in Python: the version of the package that the jar
+was made with.
+"""
+
 
 _stream_reader: DeferredImport[type[StreamReader]] = DeferredImport(
-    "spark.stream_reader", "StreamReader"
+    "spark.read.stream_reader", "StreamReader"
 )
 _batch_reader: DeferredImport[type[BatchReader]] = DeferredImport(
-    "spark.batch_reader", "BatchReader"
+    "spark.read.batch_reader", "BatchReader"
 )
 _check_job_field_names: DeferredImport[Callable[..., object]] = DeferredImport(
-    "spark.stored_job_fields", "check_job_field_names"
+    "spark.read.tasks", "check_job_field_names"
 )
 _sink_columns: DeferredImport[type[SinkColumns]] = DeferredImport(
-    "spark.sink_schema", "SinkColumns"
+    "spark.write.sink_columns", "SinkColumns"
 )
 _stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport(
-    "spark.writer", "stream_writer"
+    "spark.write.writers", "stream_writer"
 )
-_batch_writer: DeferredImport[type[BatchWriter]] = DeferredImport("spark.writer", "BatchWriter")
+_batch_writer: DeferredImport[type[BatchWriter]] = DeferredImport(
+    "spark.write.writers", "BatchWriter"
+)
 _outcome_columns_type: DeferredImport[type[JobOutcomeColumns]] = DeferredImport(
-    "spark.job_outcome_task_writer", "JobOutcomeColumns"
+    "spark.write.job_outcomes", "JobOutcomeColumns"
 )
 _outcome_stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport(
-    "spark.job_outcome_writers", "outcome_stream_writer"
+    "spark.write.job_outcomes", "outcome_stream_writer"
 )
 _outcome_batch_writer: DeferredImport[type[JobOutcomeBatchWriter]] = DeferredImport(
-    "spark.job_outcome_writers", "JobOutcomeBatchWriter"
+    "spark.write.job_outcomes", "JobOutcomeBatchWriter"
 )
 _check_links: DeferredImport[Callable[[StoreOptions], None]] = DeferredImport(
     "spark.stores", "check_links"

@@ -20,8 +20,12 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from busmq_spark.errors import ToolMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LOG = logging.getLogger("busmq_spark")
 
@@ -150,3 +154,108 @@ def _write_launcher(path: Path, text: str) -> None:
     staged = Path(new.name)
     staged.chmod(0o755)
     staged.replace(path)
+
+
+JAR_NAME = "busmq-spark-shim.jar"
+PACKAGE_FOLDER = Path(__file__).parents[1]
+
+CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
+"""Spark's launcher appends what is in this variable to the class path, whatever the settings of a
+session say of jars.
+"""
+CHECKPOINT_MANAGER_VARIABLE = "BUSMQ_CHECKPOINT_MANAGER"
+"""Names our checkpoint file manager, in processes that have the jar on their class path; see
+``tune``.
+"""
+
+
+def find_jar() -> Path | None:
+    """Return the jar of the source tree that this package is imported from, as Maven left it, else
+    the jar of the wheel.
+    """
+    for path in (
+        PACKAGE_FOLDER.parent / "jvm-shim" / "target" / JAR_NAME,
+        PACKAGE_FOLDER / "jars" / JAR_NAME,
+    ):
+        if path.is_file():
+            return path
+    return None
+
+
+def require_jar() -> Path:
+    """The jar, for those who cannot do without it."""
+    path = find_jar()
+    if path is None:
+        remedy = (
+            "Build it in a source tree with a JDK 17 or newer and Maven: mvn -f jvm-shim package"
+            " -DskipTests"
+        )
+        raise ToolMissing(
+            tool=JAR_NAME, reason="this installation was made without it", remedy=remedy
+        )
+    return path
+
+
+def starts_java(builder: SparkSession.Builder) -> bool:
+    """Whether the builder's session is to start a Java of its own, which takes what the builder
+    says of jars and of Java's options.
+    """
+    from pyspark import SparkContext
+
+    remote = "spark.remote" in builder._options or "SPARK_REMOTE" in os.environ
+    return SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ and not remote
+
+
+def add_jar(builder: SparkSession.Builder, path: Path) -> None:
+    """Have the driver and the executors of the session take the jar, beside the jars that the
+    builder or spark-defaults.conf names.
+    """
+    named = builder._options.get("spark.jars") or spark_default("spark.jars") or ""
+    jars = [each for each in named.split(",") if each]
+    if str(path) not in jars:
+        builder.config(
+            "spark.jars", ",".join([*jars, str(path)])
+        )  # executors on other machines get it from the driver
+
+
+def put_jar_on_class_path() -> bool:
+    """Have a Spark that this process starts later find the jar, and say so to it; False where that
+    cannot be had.
+
+    Both are set in the environment, so no Java process gets the name of a class that it cannot
+    load: not a running Spark, nor a server of Spark Connect, nor an executor on another machine.
+    """
+    path = find_jar()
+    # Spark's launcher reads this script first, and an assignment there is the last word.
+    if path is None or conf_file_has_word("spark-env.sh", CLASS_PATH_VARIABLE):
+        return False
+    entries = [
+        entry for entry in os.environ.get(CLASS_PATH_VARIABLE, "").split(os.pathsep) if entry
+    ]
+    if str(path) not in entries:
+        os.environ[CLASS_PATH_VARIABLE] = os.pathsep.join([*entries, str(path)])
+    os.environ[CHECKPOINT_MANAGER_VARIABLE] = "busmq.spark.LocalCheckpointFileManager"
+    return True
+
+
+def conf_file_has_word(file: str, word: str) -> bool:
+    """Whether a file of that name in a ``conf`` folder has the word in it, in a comment or not."""
+    return any(word in text for text in _read_conf_files(file))
+
+
+def spark_default(name: str) -> str | None:
+    """Return the value of a setting in spark-defaults.conf; return None when it has none."""
+    lines = [
+        line.replace("=", " ", 1).split(maxsplit=1)
+        for text in _read_conf_files("spark-defaults.conf")
+        for line in text.splitlines()
+    ]
+    return next((line[1].strip() for line in lines if len(line) == 2 and line[0] == name), None)
+
+
+def _read_conf_files(file: str) -> list[str]:
+    spec = find_spec("pyspark")
+    homes = [os.environ.get("SPARK_HOME"), spec and spec.origin and str(Path(spec.origin).parent)]
+    folders = [os.environ.get("SPARK_CONF_DIR"), *(f"{home}/conf" for home in homes if home)]
+    paths = [Path(folder) / file for folder in folders if folder]
+    return [path.read_text(errors="replace") for path in paths if path.is_file()]

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, overload
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.jar import add_jar, require_jar, starts_java
-from busmq_spark.spark.spark_conf_files import conf_file_has_word
+from busmq_spark.spark.java_runtime import add_jar, conf_file_has_word, require_jar, starts_java
 from busmq_spark.spark.tune import tune
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-REALTIME_SOURCE = "busmq.spark.BusmqRealtimeProvider"
 LOG = logging.getLogger("busmq_spark")
+
+REALTIME_SOURCE = "busmq.spark.BusmqRealtimeProvider"
 
 SESSION_SETTINGS = {
     # Spark has a fixed list of the sinks it takes in this mode, its own, and ours cannot be added

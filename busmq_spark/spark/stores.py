@@ -19,14 +19,21 @@ from busmq_spark.queue.qualified_queue_names import by_source
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.retry import PATIENCE_S
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import PlanningStore, PushListeners, ReadStore, WriteStore
+from busmq_spark.store.protocol import (
+    FullQueueWait,
+    PlanningStore,
+    PushListeners,
+    QueueCreateOptions,
+    ReadStore,
+    WriteStore,
+)
 from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
 from busmq_spark.store.store_caller import SameThreadStoreCaller, StoreCaller, ThreadedStoreCaller
 
-if TYPE_CHECKING:  # they need websockets, which only queries with links do
+if TYPE_CHECKING:
     from busmq_spark.federation.address import FederationAddress
     from busmq_spark.federation.npm_servers.protocol_detecting_store import FederationStore
 
@@ -230,3 +237,13 @@ def _shared_store(use: str, options: StoreOptions, make: Callable[[], Any]) -> A
     if key not in _shared_stores:
         _shared_stores[key] = make()
     return _shared_stores[key]
+
+
+def queue_creation(options: WriteOptions) -> QueueCreateOptions:
+    """Return the settings of a queue that a sink creates."""
+    return QueueCreateOptions(options.create, options.ttl_s, options.maxsize)
+
+
+def full_queue_wait(options: WriteOptions) -> FullQueueWait:
+    """Return the wait of a sink for a full queue."""
+    return FullQueueWait(options.full_timeout_ms if options.on_full == "block" else 0)

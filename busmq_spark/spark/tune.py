@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from busmq_spark.spark import jar
+from busmq_spark.spark import java_runtime
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,20 +51,20 @@ def settings(spark_version: str) -> dict[str, str]:
 
 def settings_with_jar(spark_version: str) -> dict[str, str]:
     """The settings for a Java that this process starts later. Where the jar is at hand, Java has it
-    on its class path (``jar.put_jar_on_class_path``), and checkpoints on a local or mounted disk
-    are kept by a manager of its own.
+    on its class path (``java_runtime.put_jar_on_class_path``), and checkpoints on a local or
+    mounted disk are kept by a manager of its own.
     """
     wanted = settings(spark_version)
     # Our manager is made for Spark 4.1 and later.
     if (
-        jar.find_jar()
+        java_runtime.find_jar()
         and ".checkpointing." in wanted[CHECKPOINT_MANAGER_SETTING]
-        and jar.put_jar_on_class_path()
+        and java_runtime.put_jar_on_class_path()
     ):
         # Hadoop puts the variable in where the checkpoint is opened: in a Java that was started
         # without the jar the other class stands.
         wanted[CHECKPOINT_MANAGER_SETTING] = (
-            f"${{env.{jar.CHECKPOINT_MANAGER_VARIABLE}:-{wanted[CHECKPOINT_MANAGER_SETTING]}}}"
+            f"${{env.{java_runtime.CHECKPOINT_MANAGER_VARIABLE}:-{wanted[CHECKPOINT_MANAGER_SETTING]}}}"
         )
     return wanted
 
@@ -101,16 +101,16 @@ def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     # Nothing but the jar reads that setting: without it Python would serve the queries of the
     # session in silence.
     path = (
-        jar.require_jar()
+        java_runtime.require_jar()
         if chosen.get(ENGINE_SETTING) == "java" and "spark.jars" not in chosen
-        else jar.find_jar()
+        else java_runtime.find_jar()
     )
     if (
         path
-        and jar.starts_java(builder)
+        and java_runtime.starts_java(builder)
         and ".checkpointing." in wanted[CHECKPOINT_MANAGER_SETTING]
     ):
-        jar.add_jar(builder, path)
+        java_runtime.add_jar(builder, path)
     for name, value in wanted.items():
         if name not in chosen:
             builder.config(name, value)

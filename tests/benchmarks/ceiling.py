@@ -17,9 +17,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from busmq_spark.spark.arrow_batch_encoder import BATCH_ROWS, ArrowBatchEncoder
-from busmq_spark.spark.compat import StreamArrowWriter
-from busmq_spark.spark.gc_freeze import freeze_imports
+from busmq_spark.spark.compat import StreamArrowWriter, freeze_imports
+from busmq_spark.spark.read.tasks import BATCH_ROWS, ArrowBatchEncoder
 from busmq_spark.spark.schema import SOURCE_SCHEMA
 from busmq_spark.store.protocol import ConsecutiveMessages
 

@@ -28,9 +28,9 @@ from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.spark.sink_committer import SinkCommitter
-from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.task_writer import TaskWriter
+from busmq_spark.spark.write.committer import SinkCommitter
+from busmq_spark.spark.write.sink_columns import SinkColumns
+from busmq_spark.spark.write.tasks import TaskWriter
 from busmq_spark.store.redis_store import open_store
 from tests.benchmarks.bulk import HOUR
 from tests.benchmarks.federation import SECRET, our_server, serving

@@ -29,9 +29,9 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from busmq_spark import events, json_columns, to_events
-from busmq_spark.spark import empty_batch_trigger
 from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.java_runtime import ensure_java, ensure_python
+from busmq_spark.spark.read import planning
 from busmq_spark.spark.realtime import realtime
 from busmq_spark.spark.tune import tune
 from tests import java
@@ -118,7 +118,7 @@ class Quick(BusmqDataSource):
         return "busmq-quick"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        empty_batch_trigger.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # in the process where Spark plans
+        planning.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # in the process where Spark plans
         return super().streamReader(schema)
 
 

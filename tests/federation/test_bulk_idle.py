@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.federation.bulk import server as bulk_server
 from busmq_spark.options import RedisOptions
-from busmq_spark.spark import polling
+from busmq_spark.spark.read import planning
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
@@ -53,15 +53,15 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(
             assert query.step() is None
         before, now, tenths = asked.copy(), time.monotonic(), 0
         monkeypatch.setattr(
-            polling,
+            planning,
             "time",
-            SimpleNamespace(monotonic=lambda: now + tenths * polling.LINK_POLL_S / 10),
+            SimpleNamespace(monotonic=lambda: now + tenths * planning.LINK_POLL_S / 10),
         )
         while asked["wait"] < before["wait"] + 2:  # two waits of 2 s have passed
             assert query.step() is None
             tenths += 1
         assert asked["counters"] - before["counters"] <= tenths / 10 + 2
-        monkeypatch.setattr(polling, "LINK_POLL_S", 600.0)
+        monkeypatch.setattr(planning, "LINK_POLL_S", 600.0)
         for value in (
             b"2",
             b"3",

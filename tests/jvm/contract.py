@@ -31,20 +31,9 @@ from busmq_spark.redis_io import (
     translate,
     urls,
 )
-from busmq_spark.spark import (
-    acks,
-    checkpoint_offset_log,
-    compat,
-    discovery,
-    empty_batch_trigger,
-    jar,
-    lease,
-    polling,
-    schema,
-    sink_schema,
-    staging_renewal,
-    stream_queue_acquirer,
-)
+from busmq_spark.spark import compat, data_source, schema
+from busmq_spark.spark.read import acquisition, planning, reader_threads
+from busmq_spark.spark.write import committer, sink_columns, tasks
 from busmq_spark.store import redis_range
 from busmq_spark.writing import sink, sink_runs
 from tests.jvm.module import MODULE
@@ -167,21 +156,21 @@ def _of_links() -> dict[str, int]:
 
 def _of_streams() -> dict[str, int]:
     return {
-        "stoppingReaderGraceMs": _ms(lease.STOPPING_READER_GRACE_S),
-        "renewalRetryMs": _ms(staging_renewal.RENEWAL_RETRY_S),
-        "leaseRetryPauseMs": _ms(lease.LEASE_RETRY_PAUSE_S),
-        "discoveryIntervalMs": _ms(discovery.DISCOVERY_INTERVAL_S),
-        "scanStepPauseMs": _ms(discovery.SCAN_STEP_PAUSE_S),
-        "pushWaitMs": _ms(polling.PUSH_WAIT_S),
-        "idleBeforeEmptyBatchMs": _ms(empty_batch_trigger.IDLE_BEFORE_EMPTY_BATCH_S),
-        "maxEmptyBatches": empty_batch_trigger.MAX_EMPTY_BATCHES,
-        "synchronousAckCommits": acks.SYNCHRONOUS_ACK_COMMITS,
-        "shortTtlS": stream_queue_acquirer.SHORT_TTL_S,
+        "stoppingReaderGraceMs": _ms(acquisition.STOPPING_READER_GRACE_S),
+        "renewalRetryMs": _ms(tasks.RENEWAL_RETRY_S),
+        "leaseRetryPauseMs": _ms(acquisition.LEASE_RETRY_PAUSE_S),
+        "discoveryIntervalMs": _ms(reader_threads.DISCOVERY_INTERVAL_S),
+        "scanStepPauseMs": _ms(reader_threads.SCAN_STEP_PAUSE_S),
+        "pushWaitMs": _ms(planning.PUSH_WAIT_S),
+        "idleBeforeEmptyBatchMs": _ms(planning.IDLE_BEFORE_EMPTY_BATCH_S),
+        "maxEmptyBatches": planning.MAX_EMPTY_BATCHES,
+        "synchronousAckCommits": planning.SYNCHRONOUS_ACK_COMMITS,
+        "shortTtlS": acquisition.SHORT_TTL_S,
         "maxUnpackedRanges": read_tasks.MAX_UNPACKED_RANGES,
         "rowsPerPackedTask": read_tasks.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,
         "rowsPerRecordBatch": compat.ROWS_PER_RECORD_BATCH,
-        "maxShownCharacters": checkpoint_offset_log.MAX_SHOWN_CHARACTERS,
+        "maxShownCharacters": committer.MAX_SHOWN_CHARACTERS,
     }
 
 
@@ -193,8 +182,8 @@ def _texts() -> dict[str, str]:
         "topicPrefix": keys.TOPIC_PREFIX,
         "looksLikeKeySuffix": keys.LOOKS_LIKE_KEY_SUFFIX.pattern,
         "forbiddenInName": keys._FORBIDDEN_IN_NAME.pattern,
-        "nullTopicRemedy": sink_schema.NULL_TOPIC_REMEDY,
-        "nullKeyRemedy": sink_schema.NULL_KEY_REMEDY,
+        "nullTopicRemedy": sink_columns.NULL_TOPIC_REMEDY,
+        "nullKeyRemedy": sink_columns.NULL_KEY_REMEDY,
         "partitionsUnused": options.PARTITIONS_UNUSED_REASON,
         "sentinelMaster": urls.DEFAULT_MASTER,
         "restartRemedy": sink.RESTART_REMEDY,
@@ -211,7 +200,7 @@ def _texts() -> dict[str, str]:
         "pythonValue": parsers.PYTHON_VALUE.pattern,
         "pythonTuple": parsers.PYTHON_TUPLE.pattern,
         "pythonValueProblem": parsers.PYTHON_VALUE_PROBLEM,
-        "jarVersionOption": jar.VERSION_OPTION,
+        "jarVersionOption": data_source.VERSION_OPTION,
         "policyUnknown": eviction.POLICY_UNKNOWN,
         "wrongLoginText": translate._WRONG_LOGIN_TEXT,
     }

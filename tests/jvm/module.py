@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from busmq_spark.spark.jar import JAR_NAME
+from busmq_spark.spark.java_runtime import JAR_NAME
 
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "jvm-shim"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.spark import lease, polling, stores
+from busmq_spark.spark import stores
+from busmq_spark.spark.read import acquisition, planning
 from busmq_spark.store import store_caller
 from tests.federation.far import quick
 from tests.layouts import servers_of
@@ -71,8 +72,8 @@ def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Querie
         store_caller, "ANSWER_BUDGET_S", PATIENCE_S
     )  # a busy machine does not make it look away
     monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.02, 0.1))
-    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.5)
-    monkeypatch.setattr(polling, "LINK_POLL_S", 0.02)
+    monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.5)
+    monkeypatch.setattr(planning, "LINK_POLL_S", 0.02)
     monkeypatch.setattr(stores, "_shared_stores", {})
     quick(monkeypatch)
     made = Queries(npm_server)

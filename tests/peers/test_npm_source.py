@@ -25,9 +25,9 @@ from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.spark import lease, polling
-from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.task_writer import TaskWriter
+from busmq_spark.spark.read import acquisition, planning
+from busmq_spark.spark.write.sink_columns import SinkColumns
+from busmq_spark.spark.write.tasks import TaskWriter
 from tests.conftest import Fresh
 from tests.federation.cutting import cutter
 from tests.peers.npm import Npm
@@ -91,7 +91,7 @@ def test_an_empty_queue_that_has_not_entered_is_asked_about_as_seldom_as_any_oth
     query = queries.query(queue)
     assert query.step() == []
     assert query.step() is None
-    monkeypatch.setattr(polling, "LINK_POLL_S", 1000.0)
+    monkeypatch.setattr(planning, "LINK_POLL_S", 1000.0)
     assert [query.step() for _ in range(3)] == [None] * 3
     asked: list[object] = []
     monkeypatch.setattr(FederationNpmStore, "states", lambda *args: asked.append(args))
@@ -164,7 +164,7 @@ def test_a_second_query_is_refused_and_one_that_died_is_replaced(
     assert gather(first, 3) == [1, 2, 3]
     with pytest.raises(QueueBusy, match=f"dc/{queue}"):
         second.step()
-    monkeypatch.setattr(lease, "is_dead", lambda _: True)
+    monkeypatch.setattr(acquisition, "is_dead", lambda _: True)
     assert gather(second, 3) == [1, 2, 3]
     monkeypatch.undo()
 

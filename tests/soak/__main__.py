@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from busmq_spark.spark.jar import find_jar
+from busmq_spark.spark.java_runtime import find_jar
 from tests import java
 from tests.soak.drivers import Drivers
 from tests.soak.faults import FAULTS, chosen, power_lost_unsynced

@@ -15,7 +15,7 @@ import psutil
 
 from busmq_spark.queue import queue as queues
 from busmq_spark.queue.command_generators import command
-from busmq_spark.spark.jar import find_jar
+from busmq_spark.spark.java_runtime import find_jar
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command
 from tests.soak.machine import can_be_set

@@ -16,7 +16,7 @@ import psutil
 
 from busmq_spark.errors import BatchChanged, DataLoss, StagingLost, StaleBatch
 from busmq_spark.queue.command_generators import command
-from busmq_spark.spark.jar import find_jar
+from busmq_spark.spark.java_runtime import find_jar
 from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Pipeline

@@ -21,8 +21,9 @@ from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
-from busmq_spark.spark import discovery, lease, stores
+from busmq_spark.spark import stores
 from busmq_spark.spark.java_runtime import ensure_java, ensure_python
+from busmq_spark.spark.read import acquisition, reader_threads
 from busmq_spark.spark.tune import tune
 from busmq_spark.store import store_caller
 from tests.conftest import Fresh
@@ -470,8 +471,8 @@ def centres(
     monkeypatch.setattr(stores, "_shared_stores", {})
     monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # none of them is slow
     monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.002, 0.01))
-    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
-    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(reader_threads, "DISCOVERY_INTERVAL_S", 0.02)
     return made
 
 

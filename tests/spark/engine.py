@@ -21,14 +21,15 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.qualified_queue_names import by_source
-from busmq_spark.spark import empty_batch_trigger, stores
+from busmq_spark.spark import stores
 from busmq_spark.spark.data_source import BusmqDataSource
-from busmq_spark.spark.stream_reader import StreamReader
-from busmq_spark.spark.tracebacks import FailingReader
+from busmq_spark.spark.error_display import FailingReader
+from busmq_spark.spark.read import planning
+from busmq_spark.spark.read.stream_reader import StreamReader
 from busmq_spark.store.redis_store import open_store
 from tests.support import PATIENCE_S, wait_until
 
-empty_batch_trigger.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # idle at once: tests do not wait
+planning.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # idle at once: tests do not wait
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from busmq_spark.errors import BusError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.writer import BatchWriter
+from busmq_spark.spark.write.sink_columns import SinkColumns
+from busmq_spark.spark.write.writers import BatchWriter
 from tests.spark.jvm_engine import asked
 from tests.support import PATIENCE_S
 

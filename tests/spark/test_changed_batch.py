@@ -17,7 +17,7 @@ from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.queue.keys import QueueKeys, sink_record
 from busmq_spark.spark.realtime import SESSION_SETTINGS, realtime
-from busmq_spark.spark.sink_committer import SinkCommitter
+from busmq_spark.spark.write.committer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
 from busmq_spark.writing.sink import split_span
 from tests.spark.conftest import Bus

@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.errors import BusError, QueueBusy, QueueDamaged
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.spark import lease
+from busmq_spark.spark.read import acquisition
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine
 
@@ -63,7 +63,7 @@ def test_a_second_driver_on_a_copy_of_the_checkpoint_names_who_reads(
     bus: Bus, engine: MakeEngine, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which has read on meanwhile: for the copy its messages are gone, yet nothing is lost."""
-    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.0)
     bus.fill(queue, 6)
     options = {
         "redis.url": bus.url,

@@ -17,16 +17,16 @@ CLIENTS = {"asyncio", "hiredis", "redis", "ssl"}
 ARROW = {"numpy", "pyarrow"}
 LINKS = {"websockets", "busmq_spark.federation"}
 READING = {
-    "busmq_spark.spark.batch_reader",
-    "busmq_spark.spark.planning",
-    "busmq_spark.spark.range_partition",
+    "busmq_spark.spark.read.batch_reader",
+    "busmq_spark.spark.read.planning",
+    "busmq_spark.spark.read.tasks",
     "busmq_spark.reading.batch_planner",
 }
 WRITING = {
-    "busmq_spark.spark.writer",
-    "busmq_spark.spark.task_writer",
-    "busmq_spark.spark.sink_committer",
-    "busmq_spark.spark.job_outcome_writers",
+    "busmq_spark.spark.write.writers",
+    "busmq_spark.spark.write.tasks",
+    "busmq_spark.spark.write.committer",
+    "busmq_spark.spark.write.job_outcomes",
 }
 ALL = CLIENTS | ARROW | LINKS | READING | WRITING
 
@@ -64,38 +64,42 @@ PROCESSES = {
     "makes the writer": (
         "write_into_data_source",
         SOURCE + "pickle.dumps(DefaultSource({**address, 'queue': 'q'}).streamWriter(rows, False))",
-        ALL - {"busmq_spark.spark.writer"},
+        ALL - {"busmq_spark.spark.write.writers"},
     ),
     "plans batches": (
         "plan_data_source_read",
         SOURCE + "DefaultSource({**address, 'subscribe':"
         " 'q'}).streamReader(rows).prepareForTriggerAvailableNow()",
-        LINKS | WRITING | {"busmq_spark.spark.batch_reader"},
+        LINKS | WRITING | {"busmq_spark.spark.read.batch_reader"},
     ),
     "commits": (
         "python_streaming_sink_runner",
         SOURCE + "DefaultSource({**address, 'queue': 'q'}).streamWriter(rows, False)\nimport"
-        " busmq_spark.spark.sink_committer",
+        " busmq_spark.spark.write.committer",
         LINKS
         | ARROW
         | READING
-        | {"busmq_spark.spark.task_writer", "busmq_spark.spark.job_outcome_writers"},
+        | {"busmq_spark.spark.write.tasks", "busmq_spark.spark.write.job_outcomes"},
     ),
     "reads in tasks": (
         "plan_data_source_read",
-        "import busmq_spark.spark.stream_reader, busmq_spark.spark.range_partition",
+        "import busmq_spark.spark.read.stream_reader, busmq_spark.spark.read.tasks",
         LINKS
         | WRITING
-        | {"busmq_spark.spark.planning", "busmq_spark.reading.batch_planner", "pyarrow.compute"},
+        | {
+            "busmq_spark.spark.read.planning",
+            "busmq_spark.reading.batch_planner",
+            "pyarrow.compute",
+        },
     ),
     "writes in tasks": (
         "write_into_data_source",
-        "import busmq_spark.spark.writer, busmq_spark.spark.task_writer",
+        "import busmq_spark.spark.write.writers, busmq_spark.spark.write.tasks",
         LINKS
         | READING
         | {
-            "busmq_spark.spark.sink_committer",
-            "busmq_spark.spark.job_outcome_writers",
+            "busmq_spark.spark.write.committer",
+            "busmq_spark.spark.write.job_outcomes",
             "pyarrow.compute",
         },
     ),

@@ -12,7 +12,7 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.redis_io.queue_location import queues_of
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
-from busmq_spark.spark import discovery
+from busmq_spark.spark.read import reader_threads
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
 from tests.spark.engine import Engine, Row
 from tests.spark.monitor import Monitor
@@ -32,7 +32,7 @@ def crowded() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(reader_threads, "DISCOVERY_INTERVAL_S", 0.02)
 
 
 def walks(bus: Bus) -> int:

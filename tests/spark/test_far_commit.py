@@ -12,7 +12,7 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
-from busmq_spark.spark.sink_committer import SinkCommitter
+from busmq_spark.spark.write.committer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
 from busmq_spark.writing.sink import attempt_name
 from tests.conftest import Fresh

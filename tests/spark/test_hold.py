@@ -14,7 +14,7 @@ from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, ServerFull
 from busmq_spark.options import WEEK_S
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.reading.reader_subscriptions import register
-from busmq_spark.spark import discovery, lease
+from busmq_spark.spark.read import acquisition, reader_threads
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
 from tests.spark.engine import Engine, Row
@@ -33,8 +33,8 @@ def names(batches: list[list[Row]]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
-    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(reader_threads, "DISCOVERY_INTERVAL_S", 0.02)
 
 
 # Creation

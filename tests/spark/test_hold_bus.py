@@ -8,14 +8,14 @@ import pytest
 
 from busmq_spark.bus.bus import Bus as AsyncBus
 from busmq_spark.errors import QueueBusy
-from busmq_spark.spark import lease
+from busmq_spark.spark.read import acquisition
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.0)
 
 
 async def test_a_query_and_a_reliable_consumer_exclude_each_other(

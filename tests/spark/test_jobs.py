@@ -27,8 +27,8 @@ from busmq_spark.options import WriteOptions
 from busmq_spark.queue.keys import JobKeys, QueueKeys
 from busmq_spark.reading.reader_subscriptions import register
 from busmq_spark.spark.data_source import BusmqDataSource
-from busmq_spark.spark.job_outcome_task_writer import JobOutcomeColumns, JobOutcomeTaskWriter
-from busmq_spark.spark.stored_job_fields import check_job_field_names
+from busmq_spark.spark.read.tasks import check_job_field_names
+from busmq_spark.spark.write.job_outcomes import JobOutcomeColumns, JobOutcomeTaskWriter
 from tests.conftest import Fresh
 from tests.faults.job_scene import settles
 from tests.faults.proxy import Proxy

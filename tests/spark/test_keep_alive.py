@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.spark.keepalive import ReaderKeepAlive
+from busmq_spark.spark.read.reader_threads import ReaderKeepAlive
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh

@@ -18,8 +18,8 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.qualified_queue_names import qualified_name, split_name
 from busmq_spark.redis_io.lease_token import my_token
-from busmq_spark.spark import lease
-from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.spark.read import acquisition
+from busmq_spark.spark.read.batch_reader import BatchReader
 from busmq_spark.store import store_caller
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
@@ -437,7 +437,7 @@ def test_only_what_has_answered_is_leased() -> None:
             return {"there": "me"}
 
     # All of a store that is asked
-    assert lease.acquire_leases(Deaf(), ["there", "away"], "", "me") == ["there"]  # type: ignore[arg-type]
+    assert acquisition.acquire_leases(Deaf(), ["there", "away"], "", "me") == ["there"]  # type: ignore[arg-type]
 
 
 def test_a_queue_here_whose_name_looks_like_one_of_a_link_is_left_alone(

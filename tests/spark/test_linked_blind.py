@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.errors import LinkLost
 from busmq_spark.queue.command_generators import run_sync
-from busmq_spark.spark import planning
-from busmq_spark.spark.stream_reader import WAITS_FOR_LINKS_REASON
+from busmq_spark.spark.read import planning
+from busmq_spark.spark.read.stream_reader import WAITS_FOR_LINKS_REASON
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine
 from tests.spark.links import SOURCES, Centre, gather, ids

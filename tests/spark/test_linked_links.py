@@ -21,8 +21,9 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.queue.qualified_queue_names import qualified_name
-from busmq_spark.spark import lease, stores
-from busmq_spark.spark.range_partition import RangePartition
+from busmq_spark.spark import stores
+from busmq_spark.spark.read import acquisition
+from busmq_spark.spark.read.tasks import RangePartition
 from busmq_spark.store import multi_source_store, store_caller
 from busmq_spark.store.store_caller import SameThreadStoreCaller
 from tests.conftest import Fresh
@@ -63,7 +64,7 @@ def query(
     """Over the far queue and one of the same name here."""
     monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", 3.0)
     monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.01, 0.1))
-    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.0)
     shared: dict[Any, Any] = {}
     monkeypatch.setattr(stores, "_shared_stores", shared)
     where = {

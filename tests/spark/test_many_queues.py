@@ -18,11 +18,11 @@ from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.queue.position import Position, Range
 from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
-from busmq_spark.spark import sink_schema
-from busmq_spark.spark.queue_selection import QueueSelection
-from busmq_spark.spark.range_partition import RangePartition
-from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.writer import BatchWriter
+from busmq_spark.spark.read.acquisition import QueueSelection
+from busmq_spark.spark.read.tasks import RangePartition
+from busmq_spark.spark.write import sink_columns
+from busmq_spark.spark.write.sink_columns import SinkColumns
+from busmq_spark.spark.write.writers import BatchWriter
 from busmq_spark.store.protocol import ConsecutiveMessages, PlanningStore
 from tests.core.plan_world import World
 from tests.spark.conftest import Bus, MakeBus
@@ -130,7 +130,7 @@ def test_the_rows_of_a_queue_travel_together_however_many_queues_lie_between_the
 def test_rows_are_gathered_up_to_a_bound_and_those_of_one_queue_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sink_schema, "GATHERED_BYTES", 2 * arrow(10, 0).nbytes)
+    monkeypatch.setattr(sink_columns, "GATHERED_BYTES", 2 * arrow(10, 0).nbytes)
     taken = iter([arrow(10, turn) for turn in range(5)])
     many = list(SinkColumns("value", "queue", None).values_by_queue(taken))
     assert [part["q7"] for part in many] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]

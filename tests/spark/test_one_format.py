@@ -19,8 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark import __version__
 from busmq_spark.errors import EngineError, JarVersionError
-from busmq_spark.spark.data_source import BusmqDataSource
-from busmq_spark.spark.jar import VERSION_OPTION
+from busmq_spark.spark.data_source import VERSION_OPTION, BusmqDataSource
 from tests.conftest import Fresh
 from tests.spark.conftest import ROOT, Bus
 from tests.spark.test_installed import clean

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import busmq_spark
 from busmq_spark.errors import ConfigError, ToolMissing
-from busmq_spark.spark import jar
+from busmq_spark.spark import java_runtime
 from busmq_spark.spark import realtime as helper
 from tests.spark.conftest import Bus
 from tests.support import PATIENCE_S, wait_until
@@ -20,11 +20,11 @@ from tests.support import PATIENCE_S, wait_until
 
 @pytest.fixture
 def a_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    path = tmp_path / jar.JAR_NAME
+    path = tmp_path / java_runtime.JAR_NAME
     path.touch()
-    monkeypatch.setattr(jar, "find_jar", lambda: path)
+    monkeypatch.setattr(java_runtime, "find_jar", lambda: path)
     monkeypatch.setattr("pyspark.SparkContext._jvm", None)
-    for name in (jar.CLASS_PATH_VARIABLE, jar.CHECKPOINT_MANAGER_VARIABLE):
+    for name in (java_runtime.CLASS_PATH_VARIABLE, java_runtime.CHECKPOINT_MANAGER_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     return str(path)
 
@@ -88,7 +88,7 @@ def test_a_java_that_was_started_or_configured_elsewhere_keeps_its_options(
 
 
 def test_without_the_jar_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jar, "find_jar", lambda: None)
+    monkeypatch.setattr(java_runtime, "find_jar", lambda: None)
     with pytest.raises(ToolMissing, match="mvn -f jvm-shim package"):
         busmq_spark.realtime(SparkSession.Builder())
 

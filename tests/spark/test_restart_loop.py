@@ -15,7 +15,7 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BatchChanged, BusError, StaleRun
 from busmq_spark.queue.keys import QueueKeys, sink_record
 from busmq_spark.queue.scripts import load
-from busmq_spark.spark import staging_renewal
+from busmq_spark.spark.write import tasks
 from busmq_spark.writing.sink import STAGE_TTL_S
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus
@@ -56,7 +56,7 @@ def often(
     request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Staged lists are renewed many times a second, not four times an hour."""
-    monkeypatch.setattr(staging_renewal, "RENEWAL_INTERVAL_S", 0.05)
+    monkeypatch.setattr(tasks, "RENEWAL_INTERVAL_S", 0.05)
     properties = (
         request.getfixturevalue("spark")._jvm.java.lang.System
         if "java" in request.node.name

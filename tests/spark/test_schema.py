@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.queue.qualified_queue_names import qualified_name, split_name
-from busmq_spark.spark.arrow_batch_encoder import (
+from busmq_spark.spark.read.tasks import (
     BATCH_ROWS,
     SHARED_BATCH_BYTES,
     SHORT_PIECE_ROWS,

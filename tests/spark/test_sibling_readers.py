@@ -16,7 +16,7 @@ from pyspark.sql.functions import expr
 
 from busmq_spark.errors import QueueBusy
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.spark import discovery, lease
+from busmq_spark.spark.read import acquisition, reader_threads
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, Query
 from tests.spark.engine import Engine, through_json
@@ -89,8 +89,8 @@ class MakePair(Protocol):
 
 @pytest.fixture
 def pair(bus: Bus, engine: MakeEngine, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> MakePair:
-    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
-    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(reader_threads, "DISCOVERY_INTERVAL_S", 0.02)
 
     def make(*options: dict[str, str]) -> Pair:
         folder = f"/{fresh('checkpoint')}/sources"

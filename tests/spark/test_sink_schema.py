@@ -17,8 +17,8 @@ from pyspark.sql.types import (
 )
 
 from busmq_spark.errors import ConfigError, MessageRefused
-from busmq_spark.spark import sink_schema
-from busmq_spark.spark.sink_schema import SinkColumns, as_binary_array
+from busmq_spark.spark.write import sink_columns
+from busmq_spark.spark.write.sink_columns import SinkColumns, as_binary_array
 
 S, B, L = StringType(), BinaryType(), LongType()
 
@@ -137,7 +137,7 @@ def test_a_batch_for_many_queues_is_walked_through_once(monkeypatch: pytest.Monk
         passes.append("values become bytes")
         return as_binary_array(values)
 
-    monkeypatch.setattr(sink_schema, "as_binary_array", counted)
+    monkeypatch.setattr(sink_columns, "as_binary_array", counted)
     queues = [f"q{i * 7 % 500}" for i in range(2000)]
     split = list(
         SinkColumns("value", "queue", None).values_of_batch_by_queue(

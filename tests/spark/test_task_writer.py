@@ -15,8 +15,8 @@ from busmq_spark.options import WriteOptions
 from busmq_spark.queue import message
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.task_writer import TaskWriter
+from busmq_spark.spark.write.sink_columns import SinkColumns
+from busmq_spark.spark.write.tasks import TaskWriter
 from busmq_spark.writing.sink import STAGE_TTL_S
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from busmq_spark.errors import MessageRefused
 from busmq_spark.groups.topic import key_hashes, partition_of, partition_queue
 from busmq_spark.queue.keys import QueueKeys, TopicKeys
-from busmq_spark.spark.sink_schema import SinkColumns, TopicColumns
-from busmq_spark.spark.topic_partitioner import TopicPartitioner
+from busmq_spark.spark.write.sink_columns import SinkColumns, TopicColumns, TopicPartitioner
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus
 from tests.spark.lines import Lines

@@ -14,7 +14,7 @@ from busmq_spark.groups import topic as core
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import MAX_PARTITIONS, ReadOptions
 from busmq_spark.queue.keys import QueueKeys, TopicKeys
-from busmq_spark.spark import discovery
+from busmq_spark.spark.read import reader_threads
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, Stream
 from tests.spark.engine import Engine, Row
@@ -28,7 +28,7 @@ MakeEngine = Callable[..., Engine]
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(reader_threads, "DISCOVERY_INTERVAL_S", 0.02)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from busmq_spark import tune
 from busmq_spark.errors import ToolMissing
-from busmq_spark.spark import jar
+from busmq_spark.spark import java_runtime
 from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING, ENGINE_SETTING, WORKER_PATH, settings
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +25,11 @@ INSTALLED = Path(pyspark.__file__).parent
 @pytest.fixture(autouse=True)
 def no_jar(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most people have none."""
-    monkeypatch.setattr(jar, "find_jar", lambda: None)
+    monkeypatch.setattr(java_runtime, "find_jar", lambda: None)
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)  # no Java runs
     for name in (
-        jar.CLASS_PATH_VARIABLE,
-        jar.CHECKPOINT_MANAGER_VARIABLE,
+        java_runtime.CLASS_PATH_VARIABLE,
+        java_runtime.CHECKPOINT_MANAGER_VARIABLE,
         "SPARK_HOME",
         "SPARK_CONF_DIR",
         "SPARK_REMOTE",
@@ -41,8 +41,8 @@ def no_jar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def a_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    path = tmp_path / jar.JAR_NAME
-    monkeypatch.setattr(jar, "find_jar", lambda: path)
+    path = tmp_path / java_runtime.JAR_NAME
+    monkeypatch.setattr(java_runtime, "find_jar", lambda: path)
     return path
 
 
@@ -99,8 +99,8 @@ def test_a_session_that_asks_for_java_without_the_jar_is_refused() -> None:
 
 def test_without_the_jar_nothing_is_said_of_it() -> None:
     tune(builder())
-    assert jar.CLASS_PATH_VARIABLE not in os.environ
-    assert jar.CHECKPOINT_MANAGER_VARIABLE not in os.environ
+    assert java_runtime.CLASS_PATH_VARIABLE not in os.environ
+    assert java_runtime.CHECKPOINT_MANAGER_VARIABLE not in os.environ
 
 
 def test_with_the_jar_the_class_is_named_only_in_the_environment_that_brings_the_jar(
@@ -115,17 +115,20 @@ def test_with_the_jar_the_class_is_named_only_in_the_environment_that_brings_the
         CHECKPOINT_MANAGER_SETTING: manager,
         "spark.jars": str(a_jar),
     }
-    assert os.environ[jar.CLASS_PATH_VARIABLE] == str(a_jar)
-    assert os.environ[jar.CHECKPOINT_MANAGER_VARIABLE] == "busmq.spark.LocalCheckpointFileManager"
+    assert os.environ[java_runtime.CLASS_PATH_VARIABLE] == str(a_jar)
+    assert (
+        os.environ[java_runtime.CHECKPOINT_MANAGER_VARIABLE]
+        == "busmq.spark.LocalCheckpointFileManager"
+    )
 
 
 def test_the_class_path_of_others_stays_and_the_jar_is_added_once(
     a_jar: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(jar.CLASS_PATH_VARIABLE, "theirs.jar")
+    monkeypatch.setenv(java_runtime.CLASS_PATH_VARIABLE, "theirs.jar")
     tune(builder())
     tune(builder())
-    assert os.environ[jar.CLASS_PATH_VARIABLE] == f"theirs.jar{os.pathsep}{a_jar}"
+    assert os.environ[java_runtime.CLASS_PATH_VARIABLE] == f"theirs.jar{os.pathsep}{a_jar}"
 
 
 def test_a_spark_whose_own_script_sets_the_class_path_is_left_alone(
@@ -134,7 +137,7 @@ def test_a_spark_whose_own_script_sets_the_class_path_is_left_alone(
     (tmp_path / "spark-env.sh").write_text("export SPARK_DIST_CLASSPATH=$(hadoop classpath)\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert tune(builder())._options == {**settings(version("pyspark")), "spark.jars": str(a_jar)}
-    assert jar.CHECKPOINT_MANAGER_VARIABLE not in os.environ
+    assert java_runtime.CHECKPOINT_MANAGER_VARIABLE not in os.environ
 
 
 def test_the_jar_comes_once_beside_the_jars_of_the_builder_or_of_the_defaults(
@@ -170,7 +173,7 @@ def test_spark_4_0_which_lacks_what_the_jar_builds_on_is_left_alone(
 ) -> None:
     monkeypatch.setattr("busmq_spark.spark.tune.version", lambda package: "4.0.5")
     assert tune(builder())._options == settings("4.0.5")
-    assert jar.CLASS_PATH_VARIABLE not in os.environ
+    assert java_runtime.CLASS_PATH_VARIABLE not in os.environ
 
 
 def worker(*path: Path) -> list[str]:

@@ -46,7 +46,7 @@ final class CheckpointOffsetLog {
     private CheckpointOffsetLog() {}
 
     /**
-     * {@code digest:end offsets}, as spark/checkpoint_offset_log.py of the Python package; empty
+     * {@code digest:end offsets}, as spark/write/committer.py of the Python package; empty
      * where the checkpoint is not known, or cannot be read.
      */
     static String readBatchSpan(String checkpoint, long batch) {
@@ -121,7 +121,7 @@ final class CheckpointOffsetLog {
 
     /**
      * Put on the disk what says that this query planned this batch, as
-     * spark/checkpoint_offset_log.py of the Python package: Spark's own managers sync nothing. A
+     * spark/write/committer.py of the Python package: Spark's own managers sync nothing. A
      * file that this process has synced is left alone. Nothing is done where the checkpoint is not
      * known or not a folder of this machine, and no error is thrown where its disk syncs nothing.
      */

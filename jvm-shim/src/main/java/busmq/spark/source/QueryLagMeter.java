@@ -9,8 +9,8 @@ import java.util.OptionalLong;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The lag of a query for its progress, like busmq_spark/spark/query_lag.py. Redis is asked once a
- * second at most.
+ * The lag of a query for its progress, like busmq_spark/spark/read/planning.py. Redis is asked once
+ * a second at most.
  */
 final class QueryLagMeter {
     private static final long LAG_INTERVAL_NS = TimeUnit.SECONDS.toNanos(1);

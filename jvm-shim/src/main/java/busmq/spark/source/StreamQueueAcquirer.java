@@ -31,7 +31,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Acquires queues for a stream, and compares them with its checkpoint: what
- * busmq_spark/spark/stream_queue_acquirer.py does.
+ * busmq_spark/spark/read/acquisition.py does.
  */
 final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     private static final String MESSAGES_TAKEN_WARNING =

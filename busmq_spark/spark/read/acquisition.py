@@ -1,20 +1,29 @@
-"""Taking hold of queues for a streaming read: find, check against the checkpoint, create, lease,
-subscribe, keep alive, listen.
-"""
+"""Taking hold of the queues of a streaming read: select them, check them against the checkpoint,
+create, lease, subscribe, share them with the other readers of the query."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
+from busmq_spark.groups.topic import topic_partition
 from busmq_spark.options import ReadOptions
 from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.queue.position import Position
-from busmq_spark.queue.qualified_queue_names import display_name, split_name
+from busmq_spark.queue.qualified_queue_names import display_name, qualified_name, split_name
 from busmq_spark.queue.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.reading.batch_planner import (
     AcquiredQueues,
@@ -25,10 +34,17 @@ from busmq_spark.reading.batch_planner import (
 from busmq_spark.reading.loss import Loss, count_messages_to_delete, loss_between
 from busmq_spark.reading.reader_operations import UNKNOWN_ID, AckResult
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.lease_token import is_dead, my_token
-from busmq_spark.spark import lease
-from busmq_spark.spark.keepalive import ReaderKeepAlive
-from busmq_spark.spark.self_join_readers import SelfJoinReaders
+from busmq_spark.redis_io.lease_token import (
+    LEASE_MS,
+    describe_holder,
+    is_alive,
+    is_dead,
+    my_token,
+    process_name,
+    this_machine,
+)
+from busmq_spark.redis_io.queue_location import no_pause
+from busmq_spark.spark.read.reader_threads import QueueDiscoveryThread, ReaderKeepAlive
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.starting_offsets import OffsetBound
 from busmq_spark.store.loss_errors import loss_error
@@ -38,14 +54,16 @@ from busmq_spark.store.protocol import (
     PlanningStore,
     PushListeners,
     QueueCreateOptions,
+    ReadStore,
 )
 from busmq_spark.store.redis_store import RedisStore
+
+log = logging.getLogger("busmq_spark")
 
 SHORT_TTL_S = 3600
 """An existing queue whose ttl is shorter is warned about: a query that is down for longer loses
 what is in it.
 """
-log = logging.getLogger("busmq_spark")
 
 
 def warn_queues_differ_from_checkpoint(
@@ -148,7 +166,7 @@ class StreamQueueAcquirer:
                     }
                 )
             self.siblings.find_new_siblings()
-            found = lease.acquire_leases(
+            found = acquire_leases(
                 self.store, found, self._options.subscription, self._token, self.siblings.others
             )
         if self._options.subscription and found:
@@ -226,7 +244,7 @@ class StreamQueueAcquirer:
         Redis for longer than its lease).
         """
         if queue := self._keep_alive.taken_queue:
-            raise lease.busy_error(queue, self._other_holder(queue), self._options.subscription)
+            raise busy_error(queue, self._other_holder(queue), self._options.subscription)
 
     def held_queues(self, sources: Collection[str]) -> AcquiredQueues:
         """Return the facts about the queues for the planner. ``sources`` are those of the
@@ -486,7 +504,7 @@ class StreamQueueAcquirer:
         if holder := self._other_holder(
             queue
         ):  # a second driver of this query: it has read on, and nothing is lost
-            return lease.busy_error(queue, holder, self._options.subscription)
+            return busy_error(queue, holder, self._options.subscription)
         listening = 1 if queue in self.queues else 0
         traces = self.store.traces(queue)
         if (
@@ -504,3 +522,320 @@ class StreamQueueAcquirer:
         if not self._options.subscription:
             return traces.acked
         return self.store.subscriptions([queue]).get(queue, {}).get(self._options.subscription, 0)
+
+
+def names_queue(
+    names: Collection[str], pattern: str | None, topics: Collection[str], queue: str
+) -> bool:
+    """Whether the options of a query, as they are given, name a queue of a source."""
+    if topics:
+        place = topic_partition(queue)
+        return place is not None and place[0] in topics
+    return queue in names if pattern is None else re.fullmatch(pattern, queue) is not None
+
+
+def _includes(options: ReadOptions, queue: str) -> bool:
+    return names_queue(options.subscribe, options.subscribe_pattern, options.topic, queue)
+
+
+def find_queues(
+    options: ReadOptions, store: ReadStore, pace: Callable[[], object] = no_pause
+) -> list[str]:
+    """The queues that match the pattern, or the partitions of the topics, which are made where the
+    options say so. Raises TopicMissing.
+    """
+    if options.topic:
+        return store.topic_queues(options.topic, options.partitions)
+    return store.discover(lambda name: _includes(options, split_name(name)[1]), pace)
+
+
+class QueueSelection:
+    """The queues of one query. ``listed_sources`` are the links that have said which queues they
+    have.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.named_queues = [
+            qualified_name(source, queue)
+            for source in options.sources
+            for queue in options.subscribe
+        ]
+        self.listed_sources: set[str] = set()
+        self._discovery: QueueDiscoveryThread | None = None
+
+    def includes(self, queue: str) -> bool:
+        """Whether the options name the queue or its topic, or their pattern does."""
+        source, own = split_name(queue)
+        return source in self.options.sources and _includes(self.options, own)
+
+    def queues_to_acquire(
+        self, known: Collection[str], held: Collection[str], store: PlanningStore, *, new_ones: bool
+    ) -> list[str]:
+        """The queues that the query reads now. ``known`` are those of its checkpoint; ``new_ones``:
+        whether such as come later are looked for.
+        """
+        if self.options.subscribe:
+            return self.named_queues
+        # A queue of the checkpoint that does not exist any more is not discovered, yet must be
+        # missed.
+        here = set(held)
+        missed = [queue for queue in known if queue not in here and self.includes(queue)]
+        return list(dict.fromkeys([*missed, *self._discover_queues(store, new_ones)]))
+
+    def check_planned_sources(self, planned: Mapping[str, Position]) -> None:
+        """A batch that was planned is read as it was planned, from wherever: raises ConfigError
+        when the options do not name its source any more.
+        """
+        if gone := {split_name(queue)[0] for queue in planned} - {*self.options.sources, ""}:
+            reason = (
+                f"the last batch in the checkpoint reads from link {min(gone)!r}, which"
+                " federation.url does not name any more"
+            )
+            raise ConfigError(reason=f"{reason}; name it until that batch is done")
+
+    def stop(self) -> None:
+        """End the thread that looks for new ones."""
+        if self._discovery:
+            self._discovery.stop()
+
+    def _discover_queues(self, store: PlanningStore, new_ones: bool) -> Sequence[str]:
+        """The queues that are not named one by one: looked for here at the first call, so that it
+        misses none; then beside the planning.
+        """
+        if self._discovery is not None:
+            found = self._discovery.take_found_queues()
+            self.listed_sources |= {*found.listed_sources} - {*store.unavailable}
+            return found.queues
+        options = self.options
+        first = find_queues(options, store)
+        self._discovery = QueueDiscoveryThread(
+            lambda: planning_store(options, quiet=True),
+            partial(find_queues, options),
+            links=bool(options.links),
+        )
+        if new_ones:
+            self._discovery.start()
+        return first
+
+
+STOPPING_READER_GRACE_S = 3.0
+"""A reader of this machine that is just being stopped may take so long to end."""
+LEASE_RETRY_PAUSE_S = 0.2
+
+
+def acquire_leases(
+    store: ReadStore,
+    queues: Sequence[str],
+    subscription: str,
+    token: str,
+    siblings: Collection[str] = (),
+) -> list[str]:
+    """Become the reader of all ``queues``. Waits for a lease that may end (a stopping reader here,
+    an unknown one elsewhere). ``siblings``: the tokens of the other readers of the same query,
+    which share theirs.
+
+    The result is all queues but those whose source is unreachable. Raises QueueBusy when another
+    reader renews its lease.
+    """
+    started = time.monotonic()
+    dead: dict[str, str] = {}
+    while True:
+        holders = store.lease(queues, subscription, token, dead)
+        others = {
+            queue: holder
+            for queue, holder in holders.items()
+            if holder != token and holder not in siblings
+        }
+        if not others:
+            return [queue for queue in queues if queue in holders]
+        dead = {queue: holder for queue, holder in others.items() if is_dead(holder)}
+        if not dead:
+            here = any(f"|{this_machine()}|" in holder for holder in others.values())
+            if time.monotonic() - started > (
+                STOPPING_READER_GRACE_S if here else LEASE_MS / 1000 + STOPPING_READER_GRACE_S
+            ):
+                raise busy_error(*next(iter(others.items())), subscription)
+            time.sleep(LEASE_RETRY_PAUSE_S)
+
+
+def busy_error(queue: str, holder: str, subscription: str) -> QueueBusy:
+    """The error for a queue that another query reads; ``holder`` is its token, '' where it has gone
+    meanwhile.
+    """
+    what = (
+        f"is read by another query as subscription {subscription!r}"
+        if subscription
+        else "is read by another query"
+    )
+    what += f" ({describe_holder(holder)})" if holder else ""
+    remedy = (
+        "Stop that query, or give each query its own option 'subscription', or read with ack=none"
+    )
+    return QueueBusy(queue=display_name(queue), found=what, remedy=remedy)
+
+
+class SelfJoinReaders:
+    """The reader ``token``, and the other readers of the same query that read from the same
+    place.
+    """
+
+    def __init__(self, options: ReadOptions, token: str) -> None:
+        self.others: dict[str, dict[str, Any]] = {}
+        """The others by their tokens; the leases under these count as ours."""
+        self._token, self._file = token, _registry_file()
+        self._me: dict[str, Any] = {
+            "where": (
+                sha256(
+                    repr(
+                        (options.url, options.layout, options.links, options.subscription)
+                    ).encode()
+                ).hexdigest()
+            ),
+            "subscribe": list(options.subscribe),
+            "pattern": options.subscribe_pattern,
+            "topic": list(options.topic),
+            "acked": {},
+            "beginning": True,  # until it is asked again
+            "met": [],  # the tokens of those that were beginning when it joined
+        }
+
+    def register(self) -> None:
+        """Become one of the readers that are asked for the first time."""
+        if not self._token:
+            return
+        try:
+            self._delete_files_of_dead_drivers()
+            with _locked_state(self._file) as state:
+                readers = state["readers"]
+                for token in [token for token in readers if is_dead(token)]:
+                    del readers[token]
+                self._me["met"] = [
+                    token for token, reader in readers.items() if reader["beginning"]
+                ]
+                readers[self._token] = self._me
+                self.others = self._siblings(readers)
+        except (OSError, ImportError) as error:
+            log.debug("the readers of a query cannot find each other: %s", error)
+            self._token = ""
+
+    def find_new_siblings(self) -> None:
+        """See who has joined since, as long as some may."""
+        if self._me["beginning"] and self._token:
+            with _locked_state(self._file) as state:
+                self.others = self._siblings(state["readers"])
+
+    def stop_admitting_readers(self) -> None:
+        """This reader is asked again, so no other of its query will come."""
+        if not self._me["beginning"] or not self._token:
+            return
+        self._me["beginning"] = False
+        with _locked_state(self._file) as state:
+            state["readers"][self._token] = self._me
+            self.others = self._siblings(state["readers"])
+        if not self.others:
+            self.unregister()
+
+    def unregister(self) -> None:
+        """This reader ends, or has no others."""
+        if self._token:
+            with suppress(OSError), _locked_state(self._file) as state:
+                state["readers"].pop(self._token, None)
+            self._token = ""
+
+    def lowest_positions(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+        """Return the lowest positions of all readers after this one has reached ``positions``; none
+        for a queue that a reader has not begun.
+        """
+        if not self._token:
+            return dict(positions)
+        with _locked_state(self._file) as state:
+            readers = state["readers"]
+            readers[self._token] = self._me
+            self._me["acked"].update(
+                {queue: [p.born, p.last, p.mark] for queue, p in positions.items()}
+            )
+            acked = [
+                (other, readers.get(token, other)["acked"]) for token, other in self.others.items()
+            ]
+            found = {
+                queue: _lowest_position(queue, position, acked)
+                for queue, position in positions.items()
+            }
+        return {queue: position for queue, position in found.items() if position is not None}
+
+    def _siblings(self, readers: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The readers that began with this one and may read what it reads."""
+        found = {
+            token: other
+            for token, other in readers.items()
+            if other["where"] == self._me["where"]
+            and (token in self._me["met"] or self._token in other["met"])
+            and not is_dead(token)
+        }
+        unnamed = not self._me["subscribe"]
+        return {
+            token: other
+            for token, other in found.items()
+            if unnamed or any(_reads_queue(other, queue) for queue in self._me["subscribe"])
+        }
+
+    def _delete_files_of_dead_drivers(self) -> None:
+        self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        owner = self._file.parent.lstat()
+        if owner.st_uid != os.getuid() or owner.st_mode & 0o022:
+            raise OSError(f"{self._file.parent} belongs to another user")
+        for file in self._file.parent.glob("*.json"):
+            if not is_alive(file.stem):
+                file.unlink(missing_ok=True)
+
+
+def _reads_queue(reader: Mapping[str, Any], name: str) -> bool:
+    return names_queue(reader["subscribe"], reader["pattern"], reader["topic"], name)
+
+
+def _lowest_position(
+    queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> Position | None:
+    """Return None where one of the others that read the queue has still to begin, or has ended and
+    may go on at a restart.
+    """
+    for other, acked in others:
+        if _reads_queue(other, split_name(queue)[1]):
+            born, last, mark = acked.get(queue, ("", 0, ""))
+            if born != position.born:
+                return None
+            position = min(position, Position(born, last, mark), key=lambda each: each.last)
+    return position
+
+
+def _registry_file() -> Path:
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"busmq-{user}" / f"{process_name(os.getppid())}.json"
+
+
+@contextmanager
+def _locked_state(file: Path) -> Iterator[dict[str, Any]]:
+    """The state in the file, for one process at a time; it is written back, or removed once it
+    names no reader.
+    """
+    import fcntl  # not everywhere
+
+    file.parent.mkdir(
+        mode=0o700, exist_ok=True
+    )  # what clears old files away may have taken it from a query that was idle for days
+    handle = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        state: dict[str, Any] = (
+            json.loads(file.read_text("utf-8")) if file.exists() else {"readers": {}}
+        )
+        yield state
+        if state["readers"]:
+            new = file.with_suffix(".new")
+            new.write_text(json.dumps(state), "utf-8")
+            new.replace(file)
+        else:
+            file.unlink(missing_ok=True)
+    finally:
+        os.close(handle)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.dead_letters import dead_letters
-from busmq_spark.spark.json_text_expressions import all_of
+from busmq_spark.spark.functions.dead_letters import dead_letters
+from busmq_spark.spark.functions.json_text_expressions import all_of
 from busmq_spark.spark.schema import refuse_equal_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
 
 _UNPARSED_COLUMN = "busmq_unread"
 """The column for a text that Spark cannot parse."""

@@ -1,5 +1,5 @@
-"""The sinks, as Spark calls them: tasks stage or push rows (task_writer.py); the driver commits
-what was staged (sink_committer.py).
+"""The sinks, as Spark calls them: tasks stage or push rows (tasks.py); the driver commits the
+staged rows (committer.py).
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import compat
-from busmq_spark.spark.sink_commit_message import merge_outcomes
-from busmq_spark.spark.tracebacks import without_traceback
+from busmq_spark.spark.error_display import without_traceback
+from busmq_spark.spark.write.commit_message import merge_outcomes
 
 if TYPE_CHECKING:
-    from busmq_spark.spark.sink_schema import SinkColumns
-    from busmq_spark.spark.task_writer import TaskWriter
+    from busmq_spark.spark.write.sink_columns import SinkColumns
+    from busmq_spark.spark.write.tasks import TaskWriter
 
-_task_writer: DeferredImport[type[TaskWriter]] = DeferredImport("spark.task_writer", "TaskWriter")
+
+_task_writer: DeferredImport[type[TaskWriter]] = DeferredImport("spark.write.tasks", "TaskWriter")
 _commit_stream_batch: DeferredImport[Callable[..., None]] = DeferredImport(
-    "spark.sink_committer", "commit_stream_batch"
+    "spark.write.committer", "commit_stream_batch"
 )
 _commit_write: DeferredImport[Callable[..., None]] = DeferredImport(
-    "spark.sink_committer", "commit_write"
+    "spark.write.committer", "commit_write"
 )
 _discard_staged: DeferredImport[Callable[..., None]] = DeferredImport(
-    "spark.sink_committer", "discard_staged"
+    "spark.write.committer", "discard_staged"
 )
 
 

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from busmq_spark.spark.checkpoint_offset_log import BaseLocation
-
 if TYPE_CHECKING:
     from busmq_spark.writing.sink import StagedList
     from busmq_spark.writing.sink_runs import SinkRun
+
+
+BASE_SETTING = "spark.sql.streaming.checkpointLocation"
+"""The setting for the checkpoints of queries without the option: each in a folder of its own
+below.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseLocation:
+    """The folder that the setting of a session names, and the name of the query, if it has one."""
+
+    folder: str = ""
+    query_name: str = ""
+
+    @classmethod
+    def of_task(cls, query: str, local_property: Callable[[str], str]) -> BaseLocation:
+        """Return what the properties of a task of the query say: Spark copies settings there.
+
+        The description of the job begins with the name, if there is one, and goes on with the id.
+        """
+        name, named, _ = local_property("spark.job.description").partition(f"<br/>id = {query}")
+        return cls(local_property(BASE_SETTING), name if named else "")
 
 
 class SinkCommitMessage(WriterCommitMessage):

@@ -25,18 +25,20 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.queue.caching import cached_attribute
 from busmq_spark.reading import offsets
 from busmq_spark.spark import compat
-from busmq_spark.spark.gc_freeze import freeze_imports
+from busmq_spark.spark.compat import freeze_imports
+from busmq_spark.spark.error_display import without_traceback
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
-from busmq_spark.spark.tracebacks import without_traceback
 
 if TYPE_CHECKING:
-    from busmq_spark.spark.planning import StreamingQueryPlanner
+    from busmq_spark.spark.read.planning import StreamingQueryPlanner
+
+log = logging.getLogger("busmq_spark")
 
 _query_planning: DeferredImport[type[StreamingQueryPlanner]] = DeferredImport(
-    "spark.planning", "StreamingQueryPlanner"
+    "spark.read.planning", "StreamingQueryPlanner"
 )
 _read_partition: DeferredImport[Callable[..., Iterator[Any]]] = DeferredImport(
-    "spark.range_partition", "read_partition"
+    "spark.read.tasks", "read_partition"
 )
 BLIND_PROBE_PAUSE_S = 0.2
 """Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's
@@ -47,7 +49,6 @@ WAITS_FOR_LINKS_REASON = (
     " source the checkpoint, and a batch without one of them would drop the positions there. With"
     " onUnavailable=fail it ends instead"
 )
-log = logging.getLogger("busmq_spark")
 
 
 @without_traceback

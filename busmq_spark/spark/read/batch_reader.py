@@ -25,13 +25,13 @@ from busmq_spark.reading.batch_planner import (
 from busmq_spark.reading.read_tasks import tasks
 from busmq_spark.reading.reader_operations import QueueState
 from busmq_spark.reading.times_of_ids import TimeLookupResult
-from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.id_time_recorder import note_times_if_allowed
-from busmq_spark.spark.queue_selection import find_queues
-from busmq_spark.spark.range_partition import RangePartition, read_partition
+from busmq_spark.spark.compat import freeze_imports
+from busmq_spark.spark.error_display import without_traceback
+from busmq_spark.spark.read.acquisition import find_queues
+from busmq_spark.spark.read.message_times import note_times_if_allowed
+from busmq_spark.spark.read.tasks import RangePartition, read_partition
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.stores import patient_store
-from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.starting_offsets import NewestMessages, OffsetBound
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import QueueCreateOptions, ReadStore

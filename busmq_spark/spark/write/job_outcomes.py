@@ -17,6 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
@@ -27,11 +33,15 @@ from busmq_spark.groups.shared_group import LeasedMessage
 from busmq_spark.options import WriteOptions
 from busmq_spark.queue.grouping import group_by
 from busmq_spark.queue.keys import JobKeys
+from busmq_spark.spark import compat
+from busmq_spark.spark.compat import freeze_imports
+from busmq_spark.spark.error_display import without_traceback
 from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES, refuse_equal_names
-from busmq_spark.spark.sink_queue_options import full_queue_wait
-from busmq_spark.spark.stores import sink_store
+from busmq_spark.spark.stores import full_queue_wait, sink_store
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
+
+log = logging.getLogger("busmq_spark")
 
 ROWS_PER_CALL = 500
 OK_COLUMN, FAILED_COLUMN = "ok", "failed"
@@ -44,7 +54,6 @@ _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "error": (StringType,),
     "fields": (MapType,),
 }
-log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,3 +311,58 @@ class JobOutcomeTaskWriter:
         if queue not in self._lives:
             self._lives[queue] = AttachedJobQueue.fetch(queue, self._options)
         return self._lives[queue]
+
+
+@without_traceback
+class _OutcomeWriterBase:
+    """The part that all writers share."""
+
+    def __init__(self, options: WriteOptions, columns: JobOutcomeColumns) -> None:
+        self._options, self._columns = options, columns
+        self._lives: dict[str, AttachedJobQueue] = {}
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        freeze_imports()
+        JobOutcomeTaskWriter(self._options, self._columns, self._lives).write(iterator)
+        return WriterCommitMessage()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Nothing is left to do."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Written outcomes stay, and the repeated batch leaves them unchanged."""
+
+
+class JobOutcomeBatchWriter(_OutcomeWriterBase, DataSourceArrowWriter):
+    """``df.write`` of rows that are outcomes of jobs."""
+
+    def __init__(self, options: WriteOptions, columns: JobOutcomeColumns) -> None:
+        super().__init__(options, columns)
+        if columns.queue is not None:  # else each row says which message it answers
+            self._lives[columns.queue] = AttachedJobQueue.fetch(columns.queue, options)
+
+
+@without_traceback
+class _RowStreamWriter(_OutcomeWriterBase, DataSourceStreamWriter):
+    """For Spark 4.0, which hands over rows."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return super().write(
+            pa.RecordBatch.from_pylist([row.asDict() for row in rows])
+            for rows in compat.row_slices(iterator)
+        )
+
+
+def outcome_stream_writer(
+    options: WriteOptions, columns: JobOutcomeColumns
+) -> DataSourceStreamWriter:
+    """The streaming writer for the Spark that runs here."""
+    return (_RowStreamWriter if compat.StreamArrowWriter is None else _ArrowStreamWriter)(
+        options, columns
+    )
+
+
+if compat.StreamArrowWriter is not None:
+
+    class _ArrowStreamWriter(_OutcomeWriterBase, compat.StreamArrowWriter):
+        """Takes Arrow batches as they come."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import Event, Thread
 from typing import Any
 
 from pyspark import TaskContext
@@ -11,16 +13,16 @@ from pyspark import TaskContext
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.spark.checkpoint_offset_log import BaseLocation
-from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.sink_commit_message import SinkCommitMessage
-from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
-from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.staging_renewal import StagingRenewal
-from busmq_spark.spark.stores import sink_store
-from busmq_spark.spark.topic_partitioner import TopicPartitioner
+from busmq_spark.spark.compat import freeze_imports
+from busmq_spark.spark.stores import full_queue_wait, new_sink_store, queue_creation, sink_store
+from busmq_spark.spark.write.commit_message import BaseLocation, SinkCommitMessage
+from busmq_spark.spark.write.sink_columns import SinkColumns, TopicPartitioner
 from busmq_spark.store.protocol import SinkAppender, WriteStore
+from busmq_spark.writing.sink import STAGE_TTL_S
 from busmq_spark.writing.sink import attempt_name as attempt_of
+from busmq_spark.writing.sink_runs import SinkRun
+
+log = logging.getLogger("busmq_spark")
 
 RUN_ID_PROPERTY = "spark.jobGroup.id"
 """Local property: of a stream's tasks the id of the run of the query."""
@@ -128,3 +130,55 @@ class TaskWriter:
 
 def _local_property(context: TaskContext | None, name: str) -> str:
     return (context and context.getLocalProperty(name)) or ""
+
+
+RENEWAL_INTERVAL_S = STAGE_TTL_S / 4
+"""Seconds between two renewals of a task. Most tasks end before that, and have opened no connection
+for it.
+"""
+RENEWAL_RETRY_S = 60.0
+"""Seconds until the next try after an error."""
+
+
+class StagingRenewal:
+    """A daemon thread with a store of its own, since the one of the task has chunks under way. Use
+    it as a context manager.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.run: SinkRun | None = None
+        """The run to renew; it is None until the task stages."""
+        self._options = options
+        self._ended = Event()
+
+    def __enter__(self) -> StagingRenewal:
+        Thread(target=self._renew_regularly, name="busmq-staged", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def _renew_regularly(self) -> None:
+        pause_s = RENEWAL_INTERVAL_S
+        while not self._ended.wait(pause_s):
+            if self.run is not None:
+                pause_s = (
+                    RENEWAL_INTERVAL_S
+                    if self._renew(self.run)
+                    else min(RENEWAL_RETRY_S, RENEWAL_INTERVAL_S)
+                )
+
+    def _renew(self, run: SinkRun) -> bool:
+        store = new_sink_store(self._options)
+        try:
+            store.renew(run)
+            return True
+        except BusError as error:
+            log.warning(
+                "what sink %s has staged could not be renewed, and is tried again: %s",
+                run.sink,
+                error,
+            )
+            return False
+        finally:
+            store.close()

@@ -1,0 +1,1 @@
+"""The source: what Spark calls on the driver and in tasks to read queues."""
