@@ -26,7 +26,7 @@ from tests.reference_pages import NEEDED, PAGES, cause_and_remedy, current, rais
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-TEXTS = {path: path.read_text("utf-8") for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
+TEXTS = {path: path.read_text("utf-8") for path in (README, *sorted((ROOT / "docs").rglob("*.md")))}
 AROUND = {
     path: path.read_text("utf-8") for path in (ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
 }
