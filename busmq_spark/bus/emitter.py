@@ -67,7 +67,7 @@ class Emitter:
         if inspect.isasyncgenfunction(handler):
             raise ConfigError(
                 reason=(
-                    f"the handler of {event!r} is an asynchronous generator, which nobody iterates;"
+                    f"the handler of {event!r} is an asynchronous generator, and never iterated;"
                     " expected a function"
                 )
             )

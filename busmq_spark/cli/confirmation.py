@@ -1,4 +1,4 @@
-"""The question before a command deletes what cannot be had back."""
+"""The question before a command deletes data for good."""
 
 import sys
 
@@ -9,9 +9,7 @@ from busmq_spark.errors import ConfigError
 
 
 def confirm(out: CliOutput, consequence: str, *, yes: bool) -> None:
-    """Ask whether to go on, unless ``--yes`` was given; raises ConfigError where nobody can
-    answer.
-    """
+    """Ask whether to go on, unless ``--yes`` was given. Raises ConfigError without a terminal."""
     if yes:
         return
     if out.as_json or not sys.stdin.isatty():

@@ -215,7 +215,7 @@ def _refusal(queue: str, id: int, plan: Sequence[str]) -> ConfigError:
     found = f" ({'; '.join(plan)})" if plan else ""
     return ConfigError(
         reason=(
-            f"nobody has recorded that a group of this bus wrote message {id} of queue"
+            f"no record shows that a group of this bus wrote message {id} of queue"
             f" {queue!r}{found}. It may be a query's, or forged. Look at it with 'busmq dead list"
             f" {queue}', then name the queue for the letters with --to QUEUE, or 'busmq dead purge'"
             " them"

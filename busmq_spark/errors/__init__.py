@@ -306,7 +306,8 @@ class PublishIncomplete(BusError):
     retriable = True
     template = (
         "event {event!r} is stored in {stored}, and is not, or not known to be, in {missing}."
-        " Publish it again with the same id: who gets it twice recognises it by id and source"
+        " Publish it again with the same id: a reader that gets it twice recognises it by id and"
+        " source"
     )
 
 

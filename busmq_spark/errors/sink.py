@@ -50,8 +50,8 @@ class BatchChanged(BusError):
     code = "BUSMQ_BATCH_CHANGED"
     remedy = (
         "If the checkpoint is older than the sink, start the query with a new checkpoint that"
-        " begins behind what is recorded. If the query computes other rows each time from the same"
-        " input, `onChangedBatch=keep` takes those that were recorded first."
+        " begins after the recorded batches. If the query computes other rows each time from the"
+        " same input, `onChangedBatch=keep` takes those that were recorded first."
     )
     template = (
         "sink {sink}: batch {batch} is recorded with other {by} than it has now: recorded {found};"

@@ -187,7 +187,8 @@ def decode_reference(value: bytes, queue: str) -> tuple[str, str, str]:
     for one that names no job.
 
     The message may be of any program with the right to push to ``queue``. A ``done`` that is not
-    :func:`outcome_queue` counts as none, so that nobody reaches another queue through the workers.
+    :func:`outcome_queue` counts as none, so that no program reaches another queue through the
+    workers.
     """
     try:
         text = value.decode()

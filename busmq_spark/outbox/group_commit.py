@@ -1,7 +1,7 @@
 """The writer of a store: one thread at a time. Requests that come while another thread writes go
 together, in their order, with one fsync.
 
-Rule 1. A caller that waits in a thread of its own writes in it when nobody else does: to hand a
+Rule 1. A caller that waits in a thread of its own writes in it when no other caller does: to hand a
         call to another thread and back takes as long as a fast disk. A loop never writes, since a
         slow disk would hold up all that is in it: for it, and for those that come meanwhile, a
         thread does.

@@ -104,7 +104,7 @@ def register(
 def seek(
     keys: QueueKeys, name: str, where: str | int, is_dead: Callable[[str], bool] = lambda _: False
 ) -> Flow[int]:
-    """Move a subscription or group that nobody holds: ``where`` as for :func:`register`. The result
+    """Move a subscription or group without a holder: ``where`` as for :func:`register`. The result
     is the last id that counts as read now.
 
     Only what is stored can be read again. Raises QueueBusy while it is held, ConfigError where

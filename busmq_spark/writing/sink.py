@@ -338,7 +338,7 @@ _TWO_WRITES_REMEDY = (
 _CHECKPOINT_OLDER_REMEDY = (
     "The checkpoint is older than the sink: it was restored, or its last entry was not on disk when"
     " a machine failed (tune() keeps checkpoints with fsync). Start the query with a new checkpoint"
-    " that begins behind what is recorded"
+    " that begins after the recorded batches"
 )
 _QUERY_VARIES_REMEDY = (
     "If instead the query computes other rows each time from the same input (uuid(), rand(), a"
@@ -347,7 +347,7 @@ _QUERY_VARIES_REMEDY = (
 _RECORD_LOST_REMEDY = (
     "The record of the sink is gone (the Redis that had it lost its data), and these may be other"
     " rows than those that were appended. Compare the queue with the source, and start the query"
-    " with a new checkpoint that begins behind what is there"
+    " with a new checkpoint that begins after the stored messages"
 )
 _MAX_QUEUES_IN_ERROR = 5
 """Queues that an error names."""

@@ -70,7 +70,7 @@ class SharedGroupOptions:
     """
 
     lease_s: float | None = None
-    """Seconds until a message that is not settled is leased again; 30 where nobody has said."""
+    """Seconds until a message that is not settled is leased again; 30 by default."""
     tries: int | None = None
     """The most leases of a message before it becomes a dead letter; 3 by default."""
     limit: int | None = None
@@ -78,7 +78,7 @@ class SharedGroupOptions:
     for.
     """
     dead: str | None = None
-    """The dead-letter queue; the name of the queue and ``.dead`` where nobody has said."""
+    """The dead-letter queue; by default the name of the queue and ``.dead``."""
 
     def __post_init__(self) -> None:
         if self.lease_s is not None:
