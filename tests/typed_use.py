@@ -1,7 +1,7 @@
 """Use of the API that mypy must pass or refuse: each ``type: ignore`` here is an error when it is
 not needed. Nothing runs it.
 """
-# mypy: enable-error-code="arg-type, assignment, attr-defined, call-arg, unused-ignore"
+# mypy: enable-error-code="arg-type, attr-defined, call-arg, call-overload, unused-ignore"
 # mypy: warn-unused-ignores
 
 from __future__ import annotations
@@ -16,6 +16,15 @@ def settings_are_named() -> None:
     Bus.sync("redis://h", pasword="x")  # type: ignore[arg-type]
     Bus("redis://h", reply_timeout_s="x")  # type: ignore[arg-type]
     Bus("redis://h", layout="ring")  # type: ignore[arg-type]
+
+
+def events_are_named(bus: Bus) -> None:
+    @bus.on("online")
+    def tell() -> None: ...
+
+    bus.off("online", tell)
+    bus.on("onlin", tell)  # type: ignore[call-overload]
+    bus.queue("q").on("closed", tell)  # type: ignore[call-overload]
 
 
 async def a_bus_is_started() -> None:

@@ -32,6 +32,7 @@ from typing import (
     TypeVar,
     Unpack,
     cast,
+    get_args,
     overload,
 )
 
@@ -79,6 +80,7 @@ DETACH_TIMEOUT_S = 2.0
 """Longest wait for an object to detach when its bus is left."""
 DETACH_ALL_TIMEOUT_S = 10.0
 """Longest wait for all of them; after that each gets one more moment."""
+BusEvent = Literal["online", "offline", "error", "federating"]
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
@@ -103,7 +105,7 @@ def _synchronous(settings: Callable[Concatenate[Bus, P], None]) -> Callable[P, S
     return make
 
 
-class Bus(EventRoutingMixin, Emitter):
+class Bus(EventRoutingMixin, Emitter[BusEvent]):
     """A bus on the Redis servers of ``url`` (one, a comma list or a list, in the same order as
     every peer; default BUSMQ_REDIS_URL).
 
@@ -130,7 +132,7 @@ class Bus(EventRoutingMixin, Emitter):
     (BUSMQ_REDIS_URL does not count then): its objects are good for ``federate`` only.
     """
 
-    events = ("online", "offline", "error", "federating")
+    events: tuple[BusEvent, ...] = get_args(BusEvent)
 
     def __init__(  # noqa: PLR0913  # the settings by name, each with a default that serves
         self,

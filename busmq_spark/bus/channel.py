@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, get_args
 
 from busmq_spark.arguments import check_text
 from busmq_spark.bus.channel_inbox import ChannelInbox
 from busmq_spark.bus.early_calls import EarlyCalls
-from busmq_spark.bus.emitter import Emitter, Handler
+from busmq_spark.bus.emitter import Emitter, Handler, LinkEvent
 from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.queue.consume import ConsumeKeywords, ConsumeOptions
@@ -40,6 +40,11 @@ ConnectionState = Enum("ConnectionState", "AWAY JOINING CONNECTED LEAVING LEFT")
 """The states of one side of a channel. Over federation only: JOINING, a remote object is to
 connect; LEFT, it may still say that the channel has ended.
 """
+
+
+ChannelEvent = Literal[
+    "connect", "disconnect", "remote_connect", "remote_disconnect", "message", "end", "error"
+]
 
 
 class ChannelKeywords(TypedDict, total=False):
@@ -78,20 +83,12 @@ class _Connection:
     inbox: ChannelInbox
 
 
-class BaseChannel(Handle, Emitter):
+class BaseChannel(Handle, Emitter[ChannelEvent | LinkEvent]):
     """The part that one side of a local channel and of a federated one
     (``federation/client/channel.py``) share: its roles and its life.
     """
 
-    events: tuple[str, ...] = (
-        "connect",
-        "disconnect",
-        "remote_connect",
-        "remote_disconnect",
-        "message",
-        "end",
-        "error",
-    )
+    events: tuple[ChannelEvent | LinkEvent, ...] = get_args(ChannelEvent)
 
     def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
         super().__init__(bus.spawn)

@@ -6,12 +6,16 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, NoReturn, TypeVar
+from functools import partial
+from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from busmq_spark.errors import BusError, ConfigError, StateError
 from busmq_spark.errors.foreign import error_text, exc_info
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
+EventName = TypeVar("EventName", bound=str)
+LinkEvent = Literal["reconnecting", "reconnected"]
+"""Events that only a federated object emits, beside those of its kind."""
 SpawnTask = Callable[[Coroutine[Any, Any, Any], str], Any]
 EVENTS_OF_MESSAGES = ("message", "request")
 """Events that are not logged one by one."""
@@ -29,7 +33,7 @@ def not_picklable_error(thing: object) -> StateError:
     )
 
 
-class Emitter:
+class Emitter(Generic[EventName]):
     """Calls handlers in the order they were added. A handler may be a coroutine function; it then
     runs as a task of the bus.
 
@@ -37,7 +41,7 @@ class Emitter:
     call that emits, not the other handlers.
     """
 
-    events: tuple[str, ...] = ()
+    events: tuple[EventName, ...] = ()
     """Names a handler may be added for."""
 
     def __init__(self, spawn: SpawnTask) -> None:
@@ -47,17 +51,27 @@ class Emitter:
     def __reduce__(self) -> NoReturn:
         raise not_picklable_error(self)
 
-    def on(self, event: str, handler: Handler) -> Handler:
-        """Call ``handler`` at every ``event``. Raises ConfigError for an event that is never
-        emitted.
+    @overload
+    def on(self, event: EventName) -> Callable[[Handler], Handler]: ...
+    @overload
+    def on(self, event: EventName, handler: Handler) -> Handler: ...
+    def on(self, event: EventName, handler: Any = None) -> Any:
+        """Call ``handler`` at every ``event``; without one it is a decorator:
+        ``@bus.on("online")``. Raises ConfigError for an event that is never emitted.
         """
-        return self._add_handler(event, handler, once=False)
+        add = partial(self._add_handler, event, once=False)
+        return add if handler is None else add(handler)
 
-    def once(self, event: str, handler: Handler) -> Handler:
-        """Call ``handler`` at the next ``event`` only."""
-        return self._add_handler(event, handler, once=True)
+    @overload
+    def once(self, event: EventName) -> Callable[[Handler], Handler]: ...
+    @overload
+    def once(self, event: EventName, handler: Handler) -> Handler: ...
+    def once(self, event: EventName, handler: Any = None) -> Any:
+        """Call ``handler`` at the next ``event`` only; a decorator without one, like ``on``."""
+        add = partial(self._add_handler, event, once=True)
+        return add if handler is None else add(handler)
 
-    def off(self, event: str, handler: Callable[..., Any]) -> None:
+    def off(self, event: EventName, handler: Callable[..., Any]) -> None:
         """Forget a handler; no error when it was not there."""
         self._handlers[event] = [
             entry for entry in self._handlers.get(event, []) if entry[0] != handler

@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from busmq_spark.arguments import check_whole
 from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
 from busmq_spark.bus.early_calls import EarlyCalls
-from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.emitter import Emitter, LinkEvent
 from busmq_spark.bus.handle import Handle
 from busmq_spark.errors import MessagesMissed, StateError
 from busmq_spark.queue.command_generators import command
@@ -34,11 +34,12 @@ from busmq_spark.queue.message import PubsubMessage, encode_value
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
+PubsubEvent = Literal["subscribed", "unsubscribed", "message", "error"]
 MAX_BUFFERED_MESSAGES = 10_000
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 
 
-class Pubsub(Handle, Emitter):
+class Pubsub(Handle, Emitter[PubsubEvent | LinkEvent]):
     """A listener and publisher of a channel. ``async with`` subscribes and unsubscribes; publishing
     needs neither.
 
@@ -47,7 +48,7 @@ class Pubsub(Handle, Emitter):
     ``message`` that is a coroutine function is awaited before the next message.
     """
 
-    events: tuple[str, ...] = ("subscribed", "unsubscribed", "message", "error")
+    events: tuple[PubsubEvent | LinkEvent, ...] = get_args(PubsubEvent)
 
     def __init__(self, bus: Bus, name: str, most: int = MAX_BUFFERED_MESSAGES) -> None:
         super().__init__(bus.spawn)

@@ -197,8 +197,10 @@ class SyncProxy:
         return self._wrap_result(self._loop_thread.call(work()))
 
     def _change_handler(
-        self, how: str, event: str, handler: Callable[..., Any]
+        self, how: str, event: str, handler: Callable[..., Any] | None = None
     ) -> Callable[..., Any]:
+        if handler is None:
+            return partial(self._change_handler, how, event)
         method, key = getattr(self._thing, how), (event, handler)
         handlers = self._thing.__dict__.setdefault("_sync_handlers", {})
         if how == "off":

@@ -29,7 +29,7 @@ STARTED_PHASES, CONTINUING_PHASES = (
 class BaseConsumption:
     """The messages of one queue, for one task: an asynchronous iterator."""
 
-    _queue: Emitter
+    _queue: Emitter[Any]
 
     def __init__(self, options: ConsumeOptions) -> None:
         self._options = options

@@ -8,10 +8,10 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 
 from busmq_spark.bus.early_calls import EarlyCalls
-from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.emitter import Emitter, LinkEvent
 from busmq_spark.bus.handle import Handle
 from busmq_spark.errors import ConfigError, StateError
 from busmq_spark.queue.keys import check_name
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from busmq_spark.queue.message import Message
     from busmq_spark.reading.reader_subscriptions import QueueSubscriptionStatus
 
+QueueEvent = Literal[
+    "attaching", "attached", "detaching", "detached", "consuming", "message", "deleted", "error"
+]
 DEFAULT_QUEUE_TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that
 npm peers create at our servers.
@@ -48,21 +51,12 @@ RESERVED_METADATA_FIELDS = frozenset(
 """Metadata that belong to the bus."""
 
 
-class BaseQueue(Handle, Emitter):
+class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
     """The part that a local queue and a federated one (``RemoteQueue``) share. ``async with``
     attaches and detaches.
     """
 
-    events: tuple[str, ...] = (
-        "attaching",
-        "attached",
-        "detaching",
-        "detached",
-        "consuming",
-        "message",
-        "deleted",
-        "error",
-    )
+    events: tuple[QueueEvent | LinkEvent, ...] = get_args(QueueEvent)
     _consumption: BaseConsumption | None
 
     def __init__(self, bus: Bus, name: str) -> None:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 
 from busmq_spark.arguments import check_number
 from busmq_spark.bus.early_calls import EarlyCalls
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.queue.consume import ConsumptionRoom
 
+ServiceEvent = Literal["serving", "connected", "disconnect", "request", "error"]
 log = logging.getLogger("busmq_spark")
 
 
-class Service(Handle, Emitter):
+class Service(Handle, Emitter[ServiceEvent]):
     """An end of a service: after ``serve`` it provides, after ``connect`` it asks. Leaving
     ``async with`` disconnects it.
 
@@ -44,7 +45,7 @@ class Service(Handle, Emitter):
     handled, ``error(error)`` for what a handler raised and for a reply that could not be stored.
     """
 
-    events = ("serving", "connected", "disconnect", "request", "error")
+    events: tuple[ServiceEvent, ...] = get_args(ServiceEvent)
 
     def __init__(self, bus: Bus, name: str) -> None:
         super().__init__(bus.spawn)

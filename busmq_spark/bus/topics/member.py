@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.handle import Handle
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.topics.topic import Topic
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
+MemberEvent = Literal["assigned", "revoked", "lost"]
 MAX_PREFETCHING_PARTITIONS = 16
 """The most partitions that have a batch read ahead."""
 REJOIN_INTERVAL_S = MEMBER_TTL_MS / 3000
@@ -48,7 +49,7 @@ FREED_PARTITION_SEPARATOR = "\n"
 """Between group and partition in a hint that the partition is free; no name has it."""
 
 
-class Member(Handle, Emitter):
+class Member(Handle, Emitter[MemberEvent]):
     """A member of a group of a topic.
 
     ``async with topic.group("agg") as member: async for batch in member.batches(): …``, then
@@ -61,7 +62,7 @@ class Member(Handle, Emitter):
     partitions.
     """
 
-    events = ("assigned", "revoked", "lost")
+    events: tuple[MemberEvent, ...] = get_args(MemberEvent)
 
     def __init__(
         self,

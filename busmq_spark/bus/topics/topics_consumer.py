@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.handle import Handle
-from busmq_spark.bus.topics.member import Member
+from busmq_spark.bus.topics.member import Member, MemberEvent
 from busmq_spark.bus.topics.owned_partition import OwnedPartitionMessages
 from busmq_spark.errors import ConfigError, StateError
 from busmq_spark.queue.message import CHUNK_MESSAGES
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.topics.topic import Topic
 
 
-class TopicsConsumer(Handle, Emitter):
+class TopicsConsumer(Handle, Emitter[MemberEvent]):
     """A member of the same group in several topics.
 
     Events, as of a member: ``assigned(topic, partition)``, ``revoked(topic, partition)`` and

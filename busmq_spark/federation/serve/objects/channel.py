@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.bus.channel import ChannelKeywords
+from busmq_spark.bus.channel import ChannelEvent, ChannelKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
 from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef
 from busmq_spark.federation.serve.objects.base import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NEEDS_CONSUME_AND_PUSH = NEEDS_CONSUME + NEEDS_PUSH
 # npm's name -> ours
-EVENT_OF_NPM_EVENT = {
+EVENT_OF_NPM_EVENT: dict[str, ChannelEvent] = {
     "connect": "connect",
     "disconnect": "disconnect",
     "remote:connect": "remote_connect",
