@@ -27,6 +27,26 @@ def events_are_named(bus: Bus) -> None:
     bus.queue("q").on("closed", tell)  # type: ignore[call-overload]
 
 
+def calls_without_a_loop_are_typed() -> None:
+    with Bus.sync("redis://h") as bus, bus.queue("q") as queue:
+        number: int = queue.push("x")
+        ids: list[int] = queue.push_many(["x"])
+        ids.extend(message.id for message in queue.consume(max=number))
+        queue.delete()
+        queue.pusch("x")  # type: ignore[attr-defined]
+        queue.consume(max="x")  # type: ignore[arg-type]
+        bus.que("q")  # type: ignore[attr-defined]
+
+        @bus.on("online")
+        def tell() -> None: ...
+
+        with bus.service("s") as service:
+            service.connect(timeout_s=1.5)
+            service.connect(timeout_ms=1500)  # type: ignore[call-arg]
+        assert bus.jobs("j").send(bus.jobs("j").new(), wait=["g"])["g"].ok
+    bus.close()
+
+
 async def a_bus_is_started() -> None:
     bus: Bus = await Bus("redis://h").start()
     await bus.aclose()

@@ -73,7 +73,7 @@ from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.redis_io.redis_layout import redis_layout
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.sync import SyncBus
+    from busmq_spark.bus.sync_types import SyncBus
     from busmq_spark.metrics import Metrics
 
 DETACH_TIMEOUT_S = 2.0
@@ -97,10 +97,10 @@ class QueueKeywords(TypedDict, total=False):
 def _synchronous(settings: Callable[Concatenate[Bus, P], None]) -> Callable[P, SyncBus]:
     @wraps(settings)
     def make(*args: P.args, **given: P.kwargs) -> SyncBus:
-        from busmq_spark.bus.sync import SyncBus
+        from busmq_spark.bus import sync
 
         make_bus: Any = Bus
-        return SyncBus(make_bus(*args, **given))
+        return cast("SyncBus", sync.SyncBus(make_bus(*args, **given)))
 
     return make
 

@@ -220,6 +220,8 @@ class SyncProxy:
             return _iterate_synchronously(found, self._loop_thread)
         if isinstance(found, asyncio.Task):
             return _RunningTask(found, self._loop_thread)
+        if inspect.isfunction(found):  # a decorator, as of a worker
+            return partial(self._call_on_loop, found)
         if isinstance(found, PersistedDict | Job):
             return _SyncDict(found, self._loop_thread)
         return (

@@ -299,9 +299,10 @@ def test_the_same_without_a_loop(redis_url: str, fresh: Fresh) -> None:
             await asyncio.sleep(LONG_S)
 
     with Bus.sync(redis_url) as bus, bus.jobs(name) as jobs:
-        working = bus._thing.spawn  # the loop of the bus runs the worker, too
-        bus._call_on_loop(lambda: working(work(), "worker"))
-        bus._call_on_loop(ready.wait)
+        inside: Any = bus
+        working = inside._thing.spawn  # the loop of the bus runs the worker, too
+        inside._call_on_loop(lambda: working(work(), "worker"))
+        inside._call_on_loop(ready.wait)
         job = jobs.new()
         job["inbound"] = "Hello"
         assert (job.save(), "inbound" in job, len(job), list(job)) == (True, True, 1, ["inbound"])
