@@ -102,6 +102,11 @@ def test_the_bus_needs_redis_and_nothing_of_sparks() -> None:
     assert loaded_after("from busmq_spark import Bus\nBus") & HEAVY == {"hiredis", "redis"}
 
 
+def test_a_command_line_loads_no_package_that_its_command_may_not_need() -> None:
+    needed = loaded_after("import busmq_spark.cli_app")
+    assert needed & HEAVY == {"hiredis", "redis", "rich", "typer"}
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("module", "name"), [("pyspark_busmq", "busmq"), ("pyspark_busmq_realtime", "busmq-realtime")]

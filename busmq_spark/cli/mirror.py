@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
 from typing import Annotated, Any
 
-import pyarrow as pa
 import typer
 from rich.text import Text
 
@@ -21,7 +20,6 @@ from busmq_spark.cli.serve import parse_listen_address as listen_address
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.errors import ConfigError
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
-from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings, matches
 from busmq_spark.mirror.status import MirrorReport
 from busmq_spark.options import LAYOUTS, RedisOptions
@@ -242,6 +240,8 @@ def _run_mirror(
     out: CliOutput, settings: MirrorSettings, here: RedisOptions, metrics: str | None
 ) -> None:
     """Until a signal comes."""
+    from busmq_spark.mirror.runner import MirrorRunner  # no other command needs Arrow
+
     _share_memory()
     counts, ended = Metrics(), threading.Event()
     runner = MirrorRunner(settings, here, counts)
@@ -273,6 +273,8 @@ def _share_memory() -> None:
     """Let the threads that read share the memory of rows: each would keep some of its own, 70 MB
     together.
     """
+    import pyarrow as pa
+
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(MALLOPT_ARENA_MAX, 2)

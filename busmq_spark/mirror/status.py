@@ -7,11 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from busmq_spark.errors import BusError
 from busmq_spark.errors.foreign import error_text
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.copy_planning import MirroredQueue
+
+if TYPE_CHECKING:
+    from busmq_spark.mirror.copy_planning import MirroredQueue
 
 MAX_QUEUES_IN_REPORT = 1_000
 """Queues that a report names at most."""

@@ -20,7 +20,7 @@ def run(
     arguments: list[str], stdin: bytes, environment: dict[str, str]
 ) -> tuple[int, bytes, bytes]:
     """Run ``busmq`` with these arguments to its end: exit code, stdout and stderr."""
-    _FORKS.set_forkserver_preload([__name__, "busmq_spark.cli_app"])
+    _FORKS.set_forkserver_preload([__name__, "busmq_spark.cli_app", "busmq_spark.mirror.runner"])
     with TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_bytes(stdin)
