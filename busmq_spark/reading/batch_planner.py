@@ -1,17 +1,41 @@
 """The end of the next batch of the source: decided from the positions before it, the options, and
 the states of the queues.
 
-A planning is a generator: it yields a question, is sent the answer, and returns the positions at
-the end of the batch. It has no connection and no clock, so tests/golden/plans-v1.json tests it and
-the planner of the Java module alike. An answer about many queues leaves out those that cannot be
-asked now; such queues keep their positions.
+The planner asks an object that satisfies ``PlannerIO``. It has no connection, no clock and no
+thread, so tests/golden/plans-v1.json tests it and the planner of the Java module alike. An answer
+about many queues leaves out those that cannot be asked now; such queues keep their positions.
+
+A planning only reads: a crash in it leaves nothing. In one planning a queue is in one state:
+
+========= ================================================== =====================================
+state     how it is recognized                               its position at the end
+========= ================================================== =====================================
+intact    has a position, and ``intact`` answers for it      its position and its share of rows
+unchanged no answer of ``intact``, no loss in ``states``     its position and its share of rows
+lost      ``states`` shows a loss after the position         ``handle_loss`` says: before the oldest
+                                                             stored message, none yet, or DataLoss
+new       has no position: it enters with this batch         its start and its share of rows; the
+                                                             position keeps the start as ``start``
+unknown   new and empty, and its last id cannot be read      none until its next message
+expired   new, and does not exist any more                   none, by ``drop_expired_queue``
+paused    has a position, and its source cannot be asked     its position
+========= ================================================== =====================================
+
+The questions come in this order, each only where a queue needs it:
+
+1. ``intact``: the queues of Redis itself that have a position.
+2. ``states``: all others, and those without an answer to 1.
+3. ``handle_loss``, ``drop_expired_queue``, ``find_times``: lost, expired, new queues, one by one.
+4. ``bytes_until``: with maxBytesPerTrigger, queue by queue.
+5. ``prefetch``: few rows of links.
+6. ``marks``: fingerprints at the ends, where 1 and 2 have not shown them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
@@ -21,7 +45,6 @@ from busmq_spark.queue.qualified_queue_names import display_name, split_name
 from busmq_spark.reading.loss import Loss, loss_between
 from busmq_spark.reading.reader_operations import UNKNOWN_ID, QueueState
 from busmq_spark.reading.times_of_ids import TimeLookupResult
-from busmq_spark.reading.trigger_limits import LastIdWithinBytesQuestion, share_out, within_bytes
 from busmq_spark.starting_offsets import AtTime, NewestMessages, OffsetBound
 
 PREFETCHED_ROWS = 20_000
@@ -30,93 +53,76 @@ that is read by its tasks.
 """
 
 Positions: TypeAlias = Mapping[str, Position]
-T = TypeVar("T")
+FindTimes: TypeAlias = Callable[[Mapping[str, int]], Mapping[str, TimeLookupResult]]
+"""Looks a time up in the clock of each queue."""
+BytesUntil: TypeAlias = Callable[[str, int, int, int], tuple[int, int]]
+"""Takes a queue, its ids ``first``..``last`` and a budget; returns the last id up to which values
+fit the budget, and their bytes. The id is the one before ``first`` when none fits.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class LastIdsQuestion:
-    """The question for the newest id of each queue. The answer is only compared with the next
-    one.
+class QueueQuestions(Protocol):
+    """The questions about queues. A planning store answers them."""
+
+    def counters(self, queues: Sequence[str]) -> object:
+        """Return the newest ids of the queues, to be compared with the next answer only."""
+        ...
+
+    def intact(
+        self, wanted: Mapping[str, tuple[Position, int]]
+    ) -> Mapping[str, tuple[int, str] | None]:
+        """Whether queues of Redis have all messages after a position. An answer is the id given
+        last, and the fingerprint of the message with that id or, if it is lower, the one in
+        ``wanted``; '' where nothing follows. It is None where ``states`` must tell.
+
+        An intact queue is one in which ``loss_between`` finds nothing; the check takes Redis half
+        the time of a state.
+        """
+        ...
+
+    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
+        """Return the state of each queue. ``wanted`` names the message whose fingerprint is
+        compared, -1 for none.
+        """
+        ...
+
+    def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
+        """Return the fingerprint of one message of each queue."""
+        ...
+
+    def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, TimeLookupResult]:
+        """Look a time up in the clock of each queue."""
+        ...
+
+    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
+        """Return the last of the ids ``first``..``last`` up to which values fit ``budget``, and
+        their bytes. The id is the one before ``first`` when none fits.
+        """
+        ...
+
+
+class PlannerIO(Protocol):
+    """The partner of one planning: it answers questions, and acts where a queue has lost
+    messages.
     """
 
-    queues: Sequence[str]
+    @property
+    def store(self) -> QueueQuestions: ...
 
+    def prefetch(self, ranges: Sequence[Range]) -> Collection[str]:
+        """Read rows now, to travel with the batch. Return the queues whose rows were read."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class IntactQueuesQuestion:
-    """Whether queues of Redis have all that follows a position: by queue the id given last, and the
-    fingerprint of the message with that id or, if it is lower, the one in ``wanted``. '' where
-    nothing follows; the answer is None where the state must tell the difference.
+    def handle_loss(self, queue: str, at: Position | None, loss: Loss) -> Position | None:
+        """Messages were lost after the position ``at``; None means: after the start of
+        startingOffsets. Return the position to go on from; None means: decide later. Raises
+        DataLoss where a loss is not allowed.
+        """
+        ...
 
-    An intact queue is one in which ``loss.lost`` finds nothing; the check takes Redis half the time
-    of a state.
-    """
-
-    wanted: Mapping[str, tuple[Position, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStatesQuestion:
-    """The state of each queue, as a mapping of QueueState. ``ids`` names the message whose
-    fingerprint is compared, -1 for none.
-    """
-
-    ids: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class MessageFingerprintsQuestion:
-    """The mark of one message of each queue."""
-
-    ids: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PrefetchRowsQuestion:
-    """Read rows now, to travel with the batch. The answer has the queues whose rows were read."""
-
-    ranges: Sequence[Range]
-
-
-@dataclass(frozen=True, slots=True)
-class PositionAfterLossQuestion:
-    """Messages were lost after the position ``at``; None means: after the start of startingOffsets.
-    The answer is the position to go on from; None means: decide later.
-    """
-
-    queue: str
-    at: Position | None
-    loss: Loss
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseExpiredQueue:
-    """A queue that was new has expired. It is not held any more; no answer."""
-
-    queue: str
-
-
-@dataclass(frozen=True, slots=True)
-class IdsAtTimesQuestion:
-    """The question for a time in the clock of each queue; the answer is a mapping of
-    TimeLookupResult.
-    """
-
-    wanted: Mapping[str, int]
-
-
-Question: TypeAlias = (
-    LastIdsQuestion
-    | IntactQueuesQuestion
-    | QueueStatesQuestion
-    | IdsAtTimesQuestion
-    | MessageFingerprintsQuestion
-    | LastIdWithinBytesQuestion
-    | PrefetchRowsQuestion
-    | PositionAfterLossQuestion
-    | ReleaseExpiredQueue
-)
-Planning: TypeAlias = Generator[Question, Any, T]
+    def drop_expired_queue(self, queue: str) -> None:
+        """A queue that was new has expired: it is not held any more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,29 +218,35 @@ class BatchPlanner:
             return any(counts)  # looks at the first queues only
         return (count := sum(counts)) > 0 and not self._are_too_few(count, now_ms)
 
-    def has_pushes(self, held: AcquiredQueues) -> Planning[bool]:
+    def has_pushes(self, held: AcquiredQueues, io: PlannerIO) -> bool:
         """Whether ids were given out since the last planning, as far as is known. A planning right
         after a true answer makes that known again.
         """
-        self._asked = yield LastIdsQuestion(held.queues)
+        self._asked = io.store.counters(held.queues)
         return bool(self._asked != self._counters)
 
     def plan(
-        self, begin: Positions, held: AcquiredQueues, *, unlimited: bool, now_ms: int = 0
-    ) -> Planning[dict[str, Position]]:
-        """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the
-        caps and the minimum of the options.
+        self,
+        begin: Positions,
+        held: AcquiredQueues,
+        io: PlannerIO,
+        *,
+        unlimited: bool,
+        now_ms: int = 0,
+    ) -> dict[str, Position]:
+        """Return the positions at the end of the batch that begins at ``begin``. ``unlimited``
+        ignores the caps and the minimum of the options.
         """
-        found = yield from self._ask_queues(begin, held, unlimited=unlimited)
+        found = self._ask_queues(begin, held, io, unlimited=unlimited)
         rows = self._available(found.entries, found.newest)
         if not unlimited:
             # An entry must be in the offset log, however few messages there are.
             wait = not found.entered and self._are_too_few(sum(rows.values()), now_ms)
-            rows = {} if wait else (yield from self._within_caps(found.entries, rows))
+            rows = {} if wait else self._within_caps(found.entries, rows, io)
         goals = {queue: found.entries[queue].last + count for queue, count in rows.items() if count}
-        goals = yield from self._fetch_few_rows(goals, found.entries)
+        goals = self._fetch_few_rows(goals, found.entries, io)
         self._batch_ms = now_ms if goals else self._batch_ms
-        marks = yield from _goal_marks(goals, found)
+        marks = _goal_marks(goals, found, io)
         return {
             **found.entries,
             **_end_positions(goals, marks, found),
@@ -242,34 +254,27 @@ class BatchPlanner:
         }
 
     def _ask_queues(
-        self, begin: Positions, held: AcquiredQueues, *, unlimited: bool
-    ) -> Planning[BatchPlanInput]:
+        self, begin: Positions, held: AcquiredQueues, io: PlannerIO, *, unlimited: bool
+    ) -> BatchPlanInput:
         """Asks little of the queues that have all that follows their position, and the state of the
         others.
         """
         predicted = self._predict_ends(begin, held.queues, unlimited=unlimited)
-        answers = (
-            (
-                yield IntactQueuesQuestion(
-                    {queue: (begin[queue], upto) for queue, upto in predicted.items()}
-                )
-            )
-            if predicted
-            else {}
-        )
+        wanted = {queue: (begin[queue], upto) for queue, upto in predicted.items()}
+        answers = io.store.intact(wanted) if wanted else {}
         intact = {queue: answer for queue, answer in answers.items() if answer is not None}
         rest = {
             queue: begin[queue].last if queue in begin else -1
             for queue in held.queues
             if queue not in intact
         }
-        states = (yield QueueStatesQuestion(rest)) if rest else {}
+        states = io.store.states(rest) if rest else {}
         paused = begin.keys() & {*held.paused, *(queue for queue in rest if queue not in states)}
         last_ids = {queue: last_id for queue, (last_id, _) in intact.items()}
         self._remember(
             {**last_ids, **{queue: state.last_id for queue, state in states.items()}}, paused
         )
-        entries, entered = yield from self._entries(begin, held, states)
+        entries, entered = self._entries(begin, held, states, io)
         marks = {
             queue: (min(last_id, predicted[queue]), mark)
             for queue, (last_id, mark) in intact.items()
@@ -354,8 +359,12 @@ class BatchPlanner:
         return id if self._ceiling is None else min(id, self._ceiling.get(queue, 0))
 
     def _entries(
-        self, begin: Positions, held: AcquiredQueues, states: Mapping[str, QueueState]
-    ) -> Planning[tuple[dict[str, Position], set[str]]]:
+        self,
+        begin: Positions,
+        held: AcquiredQueues,
+        states: Mapping[str, QueueState],
+        io: PlannerIO,
+    ) -> tuple[dict[str, Position], set[str]]:
         """Return the start of the batch in each queue, and the entering queues: those without a
         position before, and those that lost messages. The others begin at their position.
         """
@@ -364,9 +373,9 @@ class BatchPlanner:
         for queue, state in states.items():
             at = begin.get(queue)
             if at is None:
-                entry = yield from self._enter(queue, state, held)
+                entry = self._enter(queue, state, held, io)
             elif loss := loss_between(at, state):
-                entry = yield PositionAfterLossQuestion(queue, at, loss)
+                entry = io.handle_loss(queue, at, loss)
             else:
                 entries[queue] = at
                 continue
@@ -376,12 +385,11 @@ class BatchPlanner:
         return entries, entered
 
     def _enter(
-        self, queue: str, state: QueueState, held: AcquiredQueues
-    ) -> Planning[Position | None]:
+        self, queue: str, state: QueueState, held: AcquiredQueues, io: PlannerIO
+    ) -> Position | None:
         if not state.exists or not state.born:
-            yield ReleaseExpiredQueue(
-                queue
-            )  # it went away after it was acquired; it is acquired anew when it is found again
+            # It expired after it was acquired. It is acquired anew when it is found again
+            io.drop_expired_queue(queue)
             return None
         decided = held.entering.get(queue)
         first = (
@@ -389,9 +397,9 @@ class BatchPlanner:
             if decided and decided.born == state.born
             else first_start(self._options, queue, held.sources)
         )
-        start = (yield from without_times({queue: first}, self._options.timestamp_strategy)).get(
-            queue
-        )
+        start = without_times(
+            {queue: first}, io.store.find_times, self._options.timestamp_strategy
+        ).get(queue)
         if start is None:
             return None  # its source has just become unreachable
         last = starts_after(queue, start, state)
@@ -400,7 +408,7 @@ class BatchPlanner:
         if (loss := loss_before_start(last, state)) and self._options.fail_on_data_loss:
             # No answer: a missing row is an error here, and with failOnDataLoss=false no deleted
             # row was asked for.
-            yield PositionAfterLossQuestion(queue, None, loss)
+            io.handle_loss(queue, None, loss)
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
@@ -414,28 +422,24 @@ class BatchPlanner:
         )
 
     def _within_caps(
-        self, entries: Positions, available: dict[str, int]
-    ) -> Planning[dict[str, int]]:
-        """Rows within the caps of the options."""
+        self, entries: Positions, available: dict[str, int], io: PlannerIO
+    ) -> dict[str, int]:
+        """Return the rows of each queue within the caps of the options."""
         available = self._share_out_max_messages(available)
         if (budget := self._options.max_bytes) is None:
             return available
-        fitting = yield from within_bytes(
-            available,
-            {queue: entries[queue].last for queue in available},
-            budget,
-            self._passed_over,
-        )
+        done = {queue: entries[queue].last for queue in available}
+        fitting = within_bytes(available, done, budget, self._passed_over, io.store.bytes_until)
         self._passed_over = frozenset(
             queue for queue, rows in available.items() if rows and not fitting[queue]
         )
         return fitting
 
     def _fetch_few_rows(
-        self, moved: dict[str, int], entries: Positions
-    ) -> Planning[dict[str, int]]:
-        """The goals without those of queues of unreachable links. Few rows of a link are fetched
-        now and travel with the batch, so that no task must wait for the link.
+        self, moved: dict[str, int], entries: Positions, io: PlannerIO
+    ) -> dict[str, int]:
+        """Return the goals without those of queues of unreachable links. Few rows of a link are
+        fetched now and travel with the batch, so that no task must wait for the link.
         """
         if self._options.on_unavailable != "wait":
             return moved
@@ -446,7 +450,7 @@ class BatchPlanner:
         ]
         if not few:
             return moved
-        found = yield PrefetchRowsQuestion(
+        found = io.prefetch(
             [
                 Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue])
                 for queue in few
@@ -464,8 +468,8 @@ def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> O
 
 
 def without_times(
-    starts: Mapping[str, OffsetBound], unknown: str = "error"
-) -> Generator[IdsAtTimesQuestion, Any, dict[str, OffsetBound]]:
+    starts: Mapping[str, OffsetBound], find_times: FindTimes, unknown: str = "error"
+) -> dict[str, OffsetBound]:
     """Return the starts with each time replaced by the last id before it. Queues that cannot be
     asked now are left out.
 
@@ -473,7 +477,7 @@ def without_times(
     TimeUnknown. Raises ConfigError for a time that is still to come.
     """
     times = {queue: start.ms for queue, start in starts.items() if isinstance(start, AtTime)}
-    found: Mapping[str, TimeLookupResult] = (yield IdsAtTimesQuestion(times)) if times else {}
+    found = find_times(times) if times else {}
     ids = {
         queue: unknown if at.id < 0 and unknown != "error" else at.last_id(display_name(queue))
         for queue, at in found.items()
@@ -521,13 +525,15 @@ def loss_before_start(last: int, state: QueueState) -> Loss | None:
     return Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, ids)
 
 
-def _goal_marks(goals: Mapping[str, int], found: BatchPlanInput) -> Planning[Mapping[str, str]]:
-    """The fingerprints of the messages at the goals; none for a queue whose source has just become
-    unreachable.
+def _goal_marks(
+    goals: Mapping[str, int], found: BatchPlanInput, io: PlannerIO
+) -> Mapping[str, str]:
+    """Return the fingerprints of the messages at the goals; none for a queue whose source has just
+    become unreachable.
     """
     known = {queue: at[1] for queue, goal in goals.items() if (at := found.marks[queue])[0] == goal}
     unknown = {queue: goal for queue, goal in goals.items() if queue not in known}
-    return {**known, **(yield MessageFingerprintsQuestion(unknown))} if unknown else known
+    return {**known, **io.store.marks(unknown)} if unknown else known
 
 
 def _end_positions(
@@ -550,3 +556,63 @@ def _end_positions(
         for queue, goal in goals.items()
         if queue in marks
     }
+
+
+def share_out(available: Mapping[str, int], most: int) -> dict[str, int]:
+    """Deal ``most`` messages out to queues that have ``available``: equal shares, and what small
+    queues leave goes to the others.
+
+    Nothing is left over while a queue could take more; a rest that cannot be divided goes to the
+    queues with the most.
+    """
+    fair = most // max(1, len(available))
+    if most == fair * len(available) and min(available.values(), default=0) >= fair:
+        return dict.fromkeys(available, fair)  # nothing to deal out further, and no order needed
+    given = dict.fromkeys(available, 0)
+    open_ = sorted((q for q in available if available[q] > 0), key=lambda q: (available[q], q))
+    left = most
+    while open_ and left > 0:
+        fair = left // len(open_)
+        if fair == 0:
+            for queue in open_[-left:]:
+                given[queue] += 1
+            break
+        queue = open_.pop(0)  # the smallest: if it has less than its share, the others' share grows
+        given[queue] = min(available[queue], fair)
+        left -= given[queue]
+    return given
+
+
+def within_bytes(
+    available: Mapping[str, int],
+    done: Mapping[str, int],
+    budget: int,
+    passed_over: Collection[str],
+    bytes_until: BytesUntil,
+) -> dict[str, int]:
+    """Return the rows of each queue whose values fit ``budget``, at least one row in all. The
+    budget is divided equally; the unused rest of a queue is passed to the next.
+
+    ``available`` is the number of rows of each queue after the id ``done``. The queues
+    ``passed_over`` are those whose next message was larger than their part of the batch before:
+    they are first in line, and may use all of it.
+    """
+    line = sorted(
+        (q for q in available if available[q] > 0),
+        key=lambda q: (q not in passed_over, available[q], q),
+    )
+    fitting = dict.fromkeys(available, 0)
+    left = budget
+    for place, queue in enumerate(line):
+        first = done[queue] + 1
+        part = left if queue in passed_over else left // (len(line) - place)
+        reached, used = bytes_until(queue, first, first + available[queue] - 1, part)
+        if reached < first and place == 0 and part == budget:
+            # Larger than the whole budget: a batch of its own, or the queue would never progress
+            reached, used = first, budget
+        fitting[queue], left = reached - first + 1, left - used
+        if left <= 0:
+            break
+    if line and not any(fitting.values()):
+        fitting[line[0]] = 1
+    return fitting

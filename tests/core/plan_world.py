@@ -4,28 +4,16 @@ writes down what the planner asks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from busmq_spark.queue.message import MAX_ID
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.position import Position, Range
 from busmq_spark.queue.qualified_queue_names import qualified_name
-from busmq_spark.reading.batch_planner import (
-    IdsAtTimesQuestion,
-    IntactQueuesQuestion,
-    LastIdsQuestion,
-    MessageFingerprintsQuestion,
-    PositionAfterLossQuestion,
-    PrefetchRowsQuestion,
-    Question,
-    QueueStatesQuestion,
-    ReleaseExpiredQueue,
-)
-from busmq_spark.reading.loss import loss_between
+from busmq_spark.reading.loss import Loss, loss_between
 from busmq_spark.reading.offsets import position_of
 from busmq_spark.reading.reader_operations import QueueState
 from busmq_spark.reading.times_of_ids import TimeLookupResult
-from busmq_spark.reading.trigger_limits import LastIdWithinBytesQuestion
 
 
 class LostInTest(Exception):
@@ -58,41 +46,64 @@ class World:
         }
         self._fetched = [name_of(queue) for queue in table.get("fetched", ())]
 
-    def __call__(self, question: Question) -> Any:
-        self.asked.append(_text(question).replace("\ufdd0", "/"))
-        match question:
-            case LastIdsQuestion(queues):
-                return [self._queues.get(queue, {}).get("last_id", 0) for queue in queues]
-            case IntactQueuesQuestion(wanted):
-                return {queue: self._intact(queue, *asked) for queue, asked in wanted.items()}
-            case QueueStatesQuestion(ids):
-                return {
-                    queue: self._state(queue, id)
-                    for queue, id in ids.items()
-                    if queue in self._queues
-                }
-            case MessageFingerprintsQuestion(ids):
-                return {
-                    queue: f"m{id}"
-                    for queue, id in ids.items()
-                    if not self._queues[queue].get("lost_link")
-                }
-            case IdsAtTimesQuestion(wanted):
-                return {
-                    queue: TimeLookupResult(self._times[queue], 0, 0, 10**12, 0) for queue in wanted
-                }
-            case LastIdWithinBytesQuestion(queue, first, last, budget):
-                fitting = min(last - first + 1, budget // self._sizes[queue])
-                return first - 1 + fitting, fitting * self._sizes[queue]
-            case PrefetchRowsQuestion(ranges):
-                return {part.queue for part in ranges} & {*self._fetched}
-            case PositionAfterLossQuestion(queue, _, _):
-                if queue not in self._after_loss:
-                    raise LostInTest
-                found = self._after_loss[queue]
-                return found and position_of(found)
-            case ReleaseExpiredQueue():
-                return None
+    @property
+    def store(self) -> World:
+        """It answers the questions about queues, too."""
+        return self
+
+    def counters(self, queues: Sequence[str]) -> list[int]:
+        self._note("counters", sorted(queues))
+        return [self._queues.get(queue, {}).get("last_id", 0) for queue in queues]
+
+    def intact(
+        self, wanted: Mapping[str, tuple[Position, int]]
+    ) -> dict[str, tuple[int, str] | None]:
+        self._note(
+            "intact",
+            (
+                f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}"
+                for queue, (at, upto) in sorted(wanted.items())
+            ),
+        )
+        return {queue: self._intact(queue, *asked) for queue, asked in wanted.items()}
+
+    def states(self, wanted: Mapping[str, int]) -> dict[str, QueueState]:
+        self._note("states", _pairs(wanted))
+        return {
+            queue: self._state(queue, id) for queue, id in wanted.items() if queue in self._queues
+        }
+
+    def marks(self, ids: Mapping[str, int]) -> dict[str, str]:
+        self._note("marks", _pairs(ids))
+        return {
+            queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")
+        }
+
+    def find_times(self, wanted: Mapping[str, int]) -> dict[str, TimeLookupResult]:
+        self._note("times", _pairs(wanted))
+        return {queue: TimeLookupResult(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
+
+    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
+        self._note("bytes", [queue, f"{first}..{last}", str(budget)])
+        fitting = min(last - first + 1, budget // self._sizes[queue])
+        return first - 1 + fitting, fitting * self._sizes[queue]
+
+    def prefetch(self, ranges: Sequence[Range]) -> set[str]:
+        self._note("fetch", (f"{part.queue}:{part.first}..{part.last}" for part in ranges))
+        return {part.queue for part in ranges} & {*self._fetched}
+
+    def handle_loss(self, queue: str, at: Position | None, loss: Loss) -> Position | None:
+        self._note("lost", [queue, loss.kind, str(loss.ids)])
+        if queue not in self._after_loss:
+            raise LostInTest
+        found = self._after_loss[queue]
+        return found and position_of(found)
+
+    def drop_expired_queue(self, queue: str) -> None:
+        self._note("gone", [queue])
+
+    def _note(self, question: str, words: Iterable[str]) -> None:
+        self.asked.append(" ".join([question, *words]).replace("\ufdd0", "/"))
 
     def _intact(self, queue: str, at: Position, upto: int) -> tuple[int, str] | None:
         """As lua/intact.lua looks at the queue."""
@@ -126,33 +137,5 @@ class World:
         )
 
 
-def _text(question: Question) -> str:
-    match question:
-        case LastIdsQuestion(queues):
-            return " ".join(["counters", *sorted(queues)])
-        case IntactQueuesQuestion(wanted):
-            return " ".join(
-                [
-                    "intact",
-                    *(
-                        f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}"
-                        for queue, (at, upto) in sorted(wanted.items())
-                    ),
-                ]
-            )
-        case QueueStatesQuestion(ids):
-            return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case MessageFingerprintsQuestion(ids):
-            return " ".join(["marks", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case IdsAtTimesQuestion(wanted):
-            return " ".join(["times", *(f"{queue}:{ms}" for queue, ms in sorted(wanted.items()))])
-        case LastIdWithinBytesQuestion(queue, first, last, budget):
-            return f"bytes {queue} {first}..{last} {budget}"
-        case PrefetchRowsQuestion(ranges):
-            return " ".join(
-                ["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)]
-            )
-        case PositionAfterLossQuestion(queue, _, loss):
-            return f"lost {queue} {loss.kind} {loss.ids}"
-        case ReleaseExpiredQueue(queue):
-            return f"gone {queue}"
+def _pairs(asked: Mapping[str, int]) -> list[str]:
+    return [f"{queue}:{number}" for queue, number in sorted(asked.items())]

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from busmq_spark.errors import BusError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
-from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.queue.position import Position
-from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner, Planning
+from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
 from tests.core.plan_world import LostInTest, World, name_of, positions
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "plans-v1.json").read_text("utf-8"))[
@@ -44,26 +43,26 @@ def test_a_batch_ends_where_the_table_says_and_asks_what_it_says(case: dict[str,
             positions(table.get("entering", {})),
             known,
         )
-        assert [
-            run_sync(plans.has_pushes(held), world) for _ in table.get("pushed", ())
-        ] == table.get("pushed", [])
-        ends = outcome(
-            plans.plan(
-                positions(table["begin"]),
-                held,
-                unlimited=table.get("unlimited", False),
-                now_ms=table.get("now_ms", 0),
-            ),
-            world,
+        assert [plans.has_pushes(held, world) for _ in table.get("pushed", ())] == table.get(
+            "pushed", []
         )
+        ends = outcome(plans, table, held, world)
         assert ends == (table["raises"] if "raises" in table else positions(table["end"]))
         assert world.asked == table["asks"]
 
 
-def outcome(planning: Planning[dict[str, Position]], world: World) -> dict[str, Position] | str:
-    """Its ends, or what it raises."""
+def outcome(
+    plans: BatchPlanner, table: dict[str, Any], held: AcquiredQueues, world: World
+) -> dict[str, Position] | str:
+    """Return the ends of a planning, or the name of its error."""
     try:
-        return run_sync(planning, world)
+        return plans.plan(
+            positions(table["begin"]),
+            held,
+            world,
+            unlimited=table.get("unlimited", False),
+            now_ms=table.get("now_ms", 0),
+        )
     except LostInTest:
         return "lost"
     except BusError as error:
@@ -101,12 +100,8 @@ def test_batch_after_batch_reads_every_message_once_within_the_caps(
     world, at = World({"queues": states, "sizes": sizes}), dict[str, Position]()
     left = sum(n for _, n, _ in found.values())
     while left:
-        ends = run_sync(
-            plans.plan(
-                at, AcquiredQueues(sorted(found), sources=[""] if at else []), unlimited=False
-            ),
-            world,
-        )
+        held = AcquiredQueues(sorted(found), sources=[""] if at else [])
+        ends = plans.plan(at, held, world, unlimited=False)
         rows = {q: ends[q].last - (at[q].last if q in at else found[q][0]) for q in ends}
         assert min(rows.values()) >= 0
         assert 0 < sum(rows.values()) <= (most or left)
@@ -123,10 +118,10 @@ def test_what_is_known_already_is_planned_without_a_question() -> None:
     plans = planner({"subscribe": "a", "maxMessagesPerTrigger": "2"})
     world = World({"queues": {"a": {"born": "x", "oldest": 1, "newest": 4, "last_id": 4}}})
     held = AcquiredQueues(["a"])
-    first = run_sync(plans.plan({}, held, unlimited=False), world)
+    first = plans.plan({}, held, world, unlimited=False)
     assert plans.has_more(first, held, ())
     assert not plans.has_more(first, held, ("",)), "its source cannot be reached"
-    second = run_sync(plans.plan(first, held, unlimited=False), world)
+    second = plans.plan(first, held, world, unlimited=False)
     assert not plans.has_more(second, held, ())
     assert plans.has_more(second, AcquiredQueues(["a", "b"]), ()), "a queue that is new"
 
@@ -139,7 +134,7 @@ def test_an_idle_query_with_too_few_messages_is_not_planned_anew_until_its_time_
         world = World(
             {"queues": {"a": {"born": "x", "oldest": 1, "newest": newest, "last_id": newest}}}
         )
-        return run_sync(plans.plan(at, held, unlimited=False, now_ms=now_ms), world)
+        return plans.plan(at, held, world, unlimited=False, now_ms=now_ms)
 
     first = ends({}, 1, 0)
     assert ends(first, 3, 1000)["a"].last == 1

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.queue.position import Position, Range
+from busmq_spark.reading.batch_planner import share_out
 from busmq_spark.reading.loss import loss_between
 from busmq_spark.reading.read_tasks import MAX_UNPACKED_RANGES, ROWS_PER_PACKED_TASK, split, tasks
 from busmq_spark.reading.reader_operations import QueueState
-from busmq_spark.reading.trigger_limits import share_out
 
 queues = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=3), st.integers(0, 1000), max_size=12

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import LinkLost
-from busmq_spark.queue.command_generators import run_sync
-from busmq_spark.spark.read import planning
+from busmq_spark.reading.batch_planner import BatchPlanner
 from busmq_spark.spark.read.stream_reader import WAITS_FOR_LINKS_REASON
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine
@@ -41,8 +40,10 @@ def test_a_link_that_is_reached_again_while_a_blind_batch_is_planned_keeps_its_p
     for bus in buses.values():
         bus.fill(queue, 2, first=3)
 
-    def planned(flow: Any, execute: Any) -> Any:
-        found = run_sync(flow, execute)
+    plan = BatchPlanner.plan
+
+    def planned(*args: Any, **named: Any) -> Any:
+        found = plan(*args, **named)
         if centres["eu"].down:
             centres["eu"].down = False
             wait_until(
@@ -51,7 +52,7 @@ def test_a_link_that_is_reached_again_while_a_blind_batch_is_planned_keeps_its_p
             )
         return found
 
-    monkeypatch.setattr(planning, "run_sync", planned)
+    monkeypatch.setattr(BatchPlanner, "plan", planned)
     centres["eu"].down = True
     assert ids(gather(query, {"eu": 2}), "eu") == [3, 4]
 

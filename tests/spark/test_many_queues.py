@@ -15,7 +15,6 @@ import pytest
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
-from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.queue.position import Position, Range
 from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
 from busmq_spark.spark.read.acquisition import QueueSelection
@@ -63,10 +62,8 @@ def test_a_planning_compares_no_queue_with_every_other(names: list[str]) -> None
         {"queues": {name: {"born": "x", "oldest": 1, "newest": 9, "last_id": 9} for name in names}}
     )
     begin = {name: Position("x", 2, "") for name in names}
-    ends = run_sync(
-        BatchPlanner(options).plan(begin, AcquiredQueues(names, sources=[""]), unlimited=False),
-        world,
-    )
+    held = AcquiredQueues(names, sources=[""])
+    ends = BatchPlanner(options).plan(begin, held, world, unlimited=False)
     assert {end.last for end in ends.values()} == {3}
     assert Name.compared < 20 * QUEUES
 

@@ -21,7 +21,6 @@ from typing import Any
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.groups.topic import topic_partition
 from busmq_spark.options import ReadOptions
-from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.queue.position import Position
 from busmq_spark.queue.qualified_queue_names import display_name, qualified_name, split_name
 from busmq_spark.queue.retention import MESSAGES_TAKEN_WARNING
@@ -403,10 +402,7 @@ class StreamQueueAcquirer:
         later = {queue: start for queue, start in starts.items() if start != "earliest"}
         if not later:
             return
-        later = run_sync(
-            without_times(later, self._options.timestamp_strategy),
-            lambda question: self.store.find_times(question.wanted),
-        )
+        later = without_times(later, self.store.find_times, self._options.timestamp_strategy)
         states = {
             queue: state
             for queue, state in self.store.states(dict.fromkeys(later, -1)).items()

@@ -13,18 +13,15 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
-from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.queue.position import Range
 from busmq_spark.queue.qualified_queue_names import display_name, qualified_name, split_name
 from busmq_spark.reading.batch_planner import (
-    IdsAtTimesQuestion,
     check_given,
     loss_before_start,
     without_times,
 )
 from busmq_spark.reading.read_tasks import tasks
 from busmq_spark.reading.reader_operations import QueueState
-from busmq_spark.reading.times_of_ids import TimeLookupResult
 from busmq_spark.spark.compat import freeze_imports
 from busmq_spark.spark.error_display import without_traceback
 from busmq_spark.spark.read.acquisition import find_queues
@@ -133,20 +130,14 @@ class BatchReader(DataSourceReader):
 def _windows(
     options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]
 ) -> dict[str, tuple[int, int]]:
-    """By queue the last id before what is read, and the last that is read."""
-
-    def find(question: IdsAtTimesQuestion) -> Mapping[str, TimeLookupResult]:
-        return store.find_times(question.wanted)
-
-    starts = run_sync(
-        without_times(
-            {queue: options.start_of(*split_name(queue)) for queue in states},
-            options.timestamp_strategy,
-        ),
-        find,
+    """Return by queue the last id before the read messages, and the last one of them."""
+    starts = without_times(
+        {queue: options.start_of(*split_name(queue)) for queue in states},
+        store.find_times,
+        options.timestamp_strategy,
     )
-    ends = run_sync(
-        without_times({queue: options.end_of(*split_name(queue)) for queue in states}), find
+    ends = without_times(
+        {queue: options.end_of(*split_name(queue)) for queue in states}, store.find_times
     )
     return {
         queue: (_id(starts[queue], state), _id(ends[queue], state))

@@ -1,5 +1,41 @@
-"""The batches of one streaming query, planned on the driver: its queues, its acks, the answers to
-the planner, its polls while it is idle, and its lag."""
+"""The batches of one streaming query, planned on the driver: ends of batches, acks, polls, lag.
+
+Spark calls one process of ours on the driver, in one thread. The state of a query is in the fields
+of ``StreamingQueryPlanner``; a restart begins with ``new`` and knows the checkpoint only.
+
+========= ============================================= ==========================================
+state     what is known                                 field
+========= ============================================= ==========================================
+new       nothing: no queue is held                     ``stream_queues`` is None
+blind     Spark gave no start (before 4.2) and there    ``_start_unknown``
+          was no planning: a checkpoint may exist
+planned   the end of the next batch                     ``_planned``
+========= ============================================= ==========================================
+
+====================== ======================= ===================================================
+call of Spark          state                   steps, in this order
+====================== ======================= ===================================================
+``latestOffset``       any to planned          hold the queues: compare, create, lease, subscribe;
+                                               note times; ack the start if it is in the logs;
+                                               plan, or find nothing new; return the end
+``latestOffset``       blind stays blind       the same, but a link is unreachable: return None, and
+                                               the caller asks again
+``partitions``         any to planned          hold the queues; compare them with the start; cut the
+                                               ids between start and end into tasks
+``commit``             stays                   ack the end
+====================== ======================= ===================================================
+
+============================= ====================================================================
+crash after                   what the next process finds
+============================= ====================================================================
+subscribe, before the end is  the same queues and positions; it plans the batch anew
+in the offset log
+the offset log                Spark asks for the tasks of the logged end: the same ids
+the commit log, before the    the messages are still stored; the end is the next start, and is
+ack                           acknowledged by the second ``latestOffset``
+the ack                       an ack that comes again changes nothing
+============================= ====================================================================
+"""
 
 from __future__ import annotations
 
@@ -12,26 +48,13 @@ from typing import Any
 
 from busmq_spark.errors import BusError
 from busmq_spark.options import ReadOptions
-from busmq_spark.queue.command_generators import run_sync
 from busmq_spark.queue.position import Position, Range
 from busmq_spark.queue.qualified_queue_names import split_name
 from busmq_spark.reading import offsets
-from busmq_spark.reading.batch_planner import (
-    AcquiredQueues,
-    BatchPlanner,
-    IdsAtTimesQuestion,
-    IntactQueuesQuestion,
-    LastIdsQuestion,
-    MessageFingerprintsQuestion,
-    PositionAfterLossQuestion,
-    PrefetchRowsQuestion,
-    Question,
-    QueueStatesQuestion,
-    ReleaseExpiredQueue,
-)
+from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
+from busmq_spark.reading.loss import Loss
 from busmq_spark.reading.read_tasks import ranges, tasks
 from busmq_spark.reading.times_of_ids import TimesOfIds
-from busmq_spark.reading.trigger_limits import LastIdWithinBytesQuestion
 from busmq_spark.spark import compat
 from busmq_spark.spark.read.acquisition import (
     QueueSelection,
@@ -74,43 +97,37 @@ class StreamingQueryPlanner:
         """Whether the queues of the checkpoint were compared with those of the options."""
 
     def latest_offset(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
-        """The end of the next batch; return None while a link cannot be reached whose positions an
-        unread checkpoint may have.
+        """Return the end of the next batch; return None while a link cannot be reached whose
+        positions an unread checkpoint may have.
         """
         self._start_unknown = start is None and self._planned is None
-        skipped = self.stream_queues.store.unanswered_count if self.stream_queues else 0
+        unanswered = self._unanswered_count()
         start = start and self._offsets.canonical(start)
         at = start or self._planned or offsets.INITIAL_OFFSET
-        self._compared |= at == offsets.INITIAL_OFFSET and not self._start_unknown
+        is_first = at == offsets.INITIAL_OFFSET
+        self._compared |= is_first and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
-        stream_queues = self._acquire_stream_queues(begin, sources)
-        self._times.note_new_times(self.planner.last_ids, stream_queues.store)
-        self._acks_put_off = not self._acks.ack_start(start, begin, stream_queues)
-        held = stream_queues.held_queues(sources)
-        if (
-            at == self._planned
-            and at != offsets.INITIAL_OFFSET
-            and not self._has_news(begin, held, stream_queues)
-        ):
-            return self._offset_without_news(at, begin, stream_queues)
-        positions = self._plan(begin, held, limit, stream_queues)
+        queues = self._acquire_stream_queues(begin, sources)
+        self._times.note_new_times(self.planner.last_ids, queues.store)
+        self._acks_put_off = not self._acks.ack_start(start, begin, queues)
+        held = queues.held_queues(sources)
+        if at == self._planned and not is_first and not self._has_news(begin, held, queues):
+            return self._offset_without_news(at, begin, queues)
+        positions = self._plan(begin, held, limit, queues)
         if self._start_unknown and (
-            stream_queues.store.unavailable or stream_queues.store.unanswered_count > skipped
+            queues.store.unavailable or self._unanswered_count() > unanswered
         ):
-            self._acks = QueryAcks(
-                self._options
-            )  # this is tried again within the same call of Spark
-            # The unread checkpoint may have positions of unreachable sources; the next one must
-            # keep them
+            # The unread checkpoint may have positions of this link; the offset must keep them
+            self._acks = QueryAcks(self._options)
             return None
-        planned = self._offsets.encode(positions, self._known_links(sources, stream_queues))
-        if at != offsets.INITIAL_OFFSET and offsets.have_same_positions(planned, at):
-            return self._offset_without_news(at, begin, stream_queues)
+        end = self._offsets.encode(positions, self._known_links(sources, queues))
+        if not is_first and offsets.have_same_positions(end, at):
+            return self._offset_without_news(at, begin, queues)
         if self._timed:
-            self._times.note_new_times(self.planner.last_ids, stream_queues.store, at_once=True)
-        self._planned = planned
+            self._times.note_new_times(self.planner.last_ids, queues.store, at_once=True)
+        self._planned = end
         self._idle.end()
-        return planned
+        return end
 
     def _plan(
         self,
@@ -119,20 +136,21 @@ class StreamingQueryPlanner:
         limit: Any,
         stream_queues: StreamQueueAcquirer,
     ) -> dict[str, Position]:
-        """The positions at the end of the batch, by what the queues hold now; the rows that were
-        fetched for it are in ``prefetched`` then.
+        """Return the positions at the end of the batch, by the present states of the queues. The
+        rows that were fetched for it are in ``prefetched`` then.
         """
         unlimited = self._start_unknown or (
             limit is not None and compat.is_unlimited(limit) and not self.planner.available_now
         )
-        answers = PlannerIO(
+        io = QueryPlannerIO(
             stream_queues, strict=self._options.fail_on_data_loss, timed=self._timed
         )
-        positions = run_sync(
-            self.planner.plan(begin, held, unlimited=unlimited, now_ms=_now_ms()), answers
-        )
-        self.prefetched, self._prefetched_times = answers.prefetched, answers.times
+        positions = self.planner.plan(begin, held, io, unlimited=unlimited, now_ms=_now_ms())
+        self.prefetched, self._prefetched_times = io.prefetched, io.times
         return positions
+
+    def _unanswered_count(self) -> int:
+        return self.stream_queues.store.unanswered_count if self.stream_queues else 0
 
     def report_latest_offset(self) -> dict[str, Any] | None:
         """Return the report for ``reportLatestOffset``: the newest ids, and the lag of the
@@ -261,14 +279,11 @@ class StreamingQueryPlanner:
         assert self._polling is not None
         if self.planner.has_more(begin, held, stream_queues.store.unavailable, _now_ms()):
             return True
-        woken = (
-            self._polling.wait_for_push()
-        )  # then a planning is not dearer than the question whether it finds something
+        # After a push a planning costs no more than the question whether it finds something
+        woken = self._polling.wait_for_push()
         if not woken and not self._polling.is_due():
             return False
-        pushed = woken or run_sync(
-            self.planner.has_pushes(held), PlannerIO(stream_queues, strict=True)
-        )
+        pushed = woken or self.planner.has_pushes(held, QueryPlannerIO(stream_queues, strict=True))
         self._polling.schedule_next_poll()
         return pushed
 
@@ -346,48 +361,34 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 """Bytes of a link up to which rows are fetched with the planning of a batch."""
 
 
-class PlannerIO:
-    """Answers the questions of one planning. ``prefetched``: rows that were fetched for it, by
-    queue; ``times``: theirs, where rows have times.
+class QueryPlannerIO:
+    """The partner of one planning. Satisfies PlannerIO. ``prefetched``: rows that were fetched for
+    the batch, by queue; ``times``: their times, where rows have times.
     """
 
     def __init__(
         self, stream_queues: StreamQueueAcquirer, *, strict: bool, timed: bool = False
     ) -> None:
+        self.store = stream_queues.store
         self.prefetched: Mapping[str, Sequence[ConsecutiveMessages]] = {}
         self.times: Mapping[str, TimesOfIds] = {}
         self._stream_queues, self._strict, self._timed = stream_queues, strict, timed
 
-    def __call__(self, question: Question) -> Any:
-        """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not
+    def handle_loss(self, queue: str, at: Position | None, loss: Loss) -> Position | None:
+        """Return the position to go on from after a loss. Raises DataLoss where it is not
         allowed.
         """
-        store = self._stream_queues.store
-        match question:
-            case LastIdsQuestion(queues):
-                return store.counters(queues)
-            case IntactQueuesQuestion(wanted):
-                return store.intact(wanted)
-            case QueueStatesQuestion(ids):
-                return store.states(ids)
-            case MessageFingerprintsQuestion(ids):
-                return store.marks(ids)
-            case IdsAtTimesQuestion(wanted):
-                return store.find_times(wanted)
-            case LastIdWithinBytesQuestion(queue, first, last, budget):
-                return store.bytes_until(queue, first, last, budget)
-            case PrefetchRowsQuestion(ranges):
-                return self._prefetch_rows(ranges)
-            case PositionAfterLossQuestion(queue, at, loss):
-                return self._stream_queues.handle_loss(queue, at, loss)
-            case ReleaseExpiredQueue(queue):
-                return self._stream_queues.drop_expired_queue(queue)
+        return self._stream_queues.handle_loss(queue, at, loss)
 
-    def _prefetch_rows(self, ranges: Sequence[Range]) -> Collection[str]:
-        """A link that goes away now must not be needed by the batch: its queues are left out, also
-        where only their times are missing.
+    def drop_expired_queue(self, queue: str) -> None:
+        """Hold the queue no more."""
+        self._stream_queues.drop_expired_queue(queue)
+
+    def prefetch(self, ranges: Sequence[Range]) -> Collection[str]:
+        """Fetch rows of links. A link that goes away now must not be needed by the batch: its
+        queues are left out, also where only their times are missing.
         """
-        store = self._stream_queues.store
+        store = self.store
         assert isinstance(store, MultiSourceStore), "only rows of links are fetched ahead"
         found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
         if self._timed:
@@ -412,18 +413,17 @@ class QueryAcks:
     """The acknowledged positions of a query, and the ones that it may acknowledge: those that are
     certainly in Spark's logs.
 
-    =============== ===============================================================
-    ====================================================== what is known   when it changes
-    the start of a batch is acknowledged ===============
-    ===============================================================
-    ====================================================== first start     ``ack_start`` is called
-    once                                    not yet: other readers of the query may begin before
-    durable start   that of the first call, until another, or tasks are asked for   while the start
-    is that one, unless it was replayed synchronous     +1 where the start of the tasks asked for
-    was committed before  once there are SYNCHRONOUS_ACK_COMMITS in a row not synchronous where it
-    was not committed before; for good                     never; only ``ack_end`` acknowledges
-    =============== ===============================================================
-    ======================================================
+    ================ =========================================== ==================================
+    what is known    when it changes                             the start of a batch is acked
+    ================ =========================================== ==================================
+    first start      ``ack_start`` is called once                not yet: other readers of the
+                                                                 query may begin before it
+    durable start    set by the first call, until another start  while the start is that one, unless
+                     comes or tasks are asked for                its batch was executed again
+    synchronous      +1 where the start of the tasks asked for   from SYNCHRONOUS_ACK_COMMITS in a
+                     was committed before                        row on
+    not synchronous  a start was not committed before; for good  never: only ``ack_end`` acks
+    ================ =========================================== ==================================
     """
 
     def __init__(self, options: ReadOptions) -> None:

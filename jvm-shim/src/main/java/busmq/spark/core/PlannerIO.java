@@ -5,8 +5,8 @@ import java.util.Map;
 
 /**
  * The questions of {@link BatchPlanner}, and the reaction to a loss. Their order is fixed, so that
- * a test can be a table. {@code StreamQueueAcquirer} answers; in Python the questions are those of
- * reading/batch_planner.py, and spark/read/planning.py answers.
+ * a test can be a table. {@code StreamQueueAcquirer} answers. In Python {@code PlannerIO} is in
+ * reading/batch_planner.py, and {@code QueryPlannerIO} in spark/read/planning.py answers.
  */
 public interface PlannerIO {
     /** Return the newest id of each queue. */
