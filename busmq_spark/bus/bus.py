@@ -190,10 +190,23 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
     """
 
     async def start(self) -> Self:
-        """Connect, as ``async with`` does, and return the bus: ``aclose`` ends it.
+        """Connect, as ``async with`` does, and return the bus; ``aclose`` ends it.
 
-        What ends the bus meanwhile, such as a password that no longer counts, is raised by
-        ``aclose``, and cancels nobody. Raises what connecting raises.
+        An error that ends the bus meanwhile, such as a password that no longer counts, is raised by
+        ``aclose`` and cancels no task of the caller.
+
+        Raises:
+            LinkLost: No server answers.
+            StateError: The bus is open already.
+            BusError: An error that waiting cannot mend, such as a wrong password or a bad
+                certificate.
+
+        Example:
+            bus = await Bus("redis://localhost").start()
+            try:
+                ...
+            finally:
+                await bus.aclose()
         """
         entered, leave = asyncio.get_running_loop().create_future(), asyncio.Event()
 
@@ -215,9 +228,12 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
 
     async def aclose(self) -> None:
         """Leave a bus that was started: detach every object, end every task, close every
-        connection. No error when it is closed, or was started by the parent process.
+        connection.
 
-        Raises what has ended the bus, if something has.
+        A bus that is closed already, or was started by the parent process, is left alone.
+
+        Raises:
+            BusError: The error that has ended the bus, if there was one.
         """
         life, self._life = self._life, None
         if self._pid in (0, os.getpid()) and life is not None:
@@ -312,12 +328,24 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         cap: int | None = None,
         overflow: str | None = None,
     ) -> Queue:
-        """The queue with this name; nothing is sent before it is attached or asked.
+        """Return the queue with this name. Nothing is sent before it is attached or used.
 
-        ``server``: of several independent ones, the index in ``url`` of the one that a new queue is
-        created on; one that exists is used where it is. ``cap``: when attached, let every push of
-        ours drop the oldest messages beyond so many (0: none), but none that a subscription has not
-        acknowledged unless ``overflow="drop-oldest"``. Raises ConfigError.
+        Args:
+            name: Name of the queue.
+            server: Index in ``url`` of the server on which a new queue is created, if there are
+                several independent ones. An existing queue is used on its server.
+            cap: Number of messages after which each push from this bus drops the oldest ones; 0
+                means no cap. It is set when the queue is attached. Messages that a subscription has
+                not acknowledged stay.
+            overflow: ``"drop-oldest"``: also drop messages that a subscription has not
+                acknowledged.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+
+        Example:
+            async with bus.queue("orders") as orders:
+                await orders.push({"n": 1})
         """
         return Queue(self, name, server, queue_cap_field(cap, overflow))
 
@@ -329,10 +357,23 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         ttl_s: int = MIN_RECORD_TTL_S,
         maxsize: int = 0,
     ) -> Topic:
-        """The topic with this name: ``partitions`` queues ``name/0`` …, of which a key chooses one.
+        """Return the topic with this name: partition queues ``name/0``, ``name/1`` …
 
-        ``partitions`` counts when it is made, as do ``ttl_s`` and ``maxsize`` when a queue of it
-        is; what exists keeps its own. Raises ConfigError.
+        The key of a message chooses its partition. An existing topic keeps its number of
+        partitions, and an existing partition its ttl and size.
+
+        Args:
+            name: Name of the topic.
+            partitions: Number of partitions of a new topic.
+            ttl_s: Lifetime in seconds of a new partition without any program attached.
+            maxsize: Most messages of a new partition; 0 means no limit.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+
+        Example:
+            async with bus.topic("metrics", partitions=10) as metrics:
+                await metrics.push("1.5", key="host-1")
         """
         return Topic(self, name, partitions, ttl_s, maxsize)
 
@@ -343,18 +384,37 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         group: str,
         start: str | int = "earliest",
     ) -> TopicsConsumer:
-        """A member of one group in several topics, whose batches come in fair turns.
+        """Return a member of one group in several topics, whose batches come in fair turns.
 
-        ``topics`` are names of topics that exist, or topics of this bus; ``start`` is that of
-        Topic.group. See topics_consumer.py. Raises ConfigError.
+        Args:
+            topics: Names of existing topics, or topics of this bus.
+            group: Name of the group.
+            start: Start of a new group, as for ``Topic.group``.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+
+        Example:
+            async with bus.consumer(["metrics", "events"], group="agg") as consumer:
+                async for batch in consumer.batches():
+                    await consumer.ack(batch)
         """
         some = [topics] if isinstance(topics, str) else topics
         found = [self.topic(each) if isinstance(each, str) else each for each in some]
         return TopicsConsumer(found, group, start)
 
     def channel(self, name: str, local: str = "local", remote: str = "remote") -> Channel:
-        """The channel with this name, between two roles of your choice. With the default ones, one
-        peer connects and the other listens.
+        """Return the channel with this name, between two roles of your choice.
+
+        With the default roles, one peer calls ``connect`` and the other ``listen``.
+
+        Args:
+            name: Name of the channel.
+            local: Role of this end.
+            remote: Role of the other end.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
         """
         return Channel(self, name, local, remote)
 
@@ -378,12 +438,24 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         outcome_ttl_s: float = OUTCOME_TTL_S,
         **options: Any,
     ) -> Jobs | TopicJobs:
-        """The jobs of the queue with this name: to make, to send, to wait for and to work on; see
-        jobs.py. ``options`` are those of a queue.
+        """Return the jobs of a queue, or of a topic: to create, send, wait for and work on them.
 
-        With ``topic`` instead of a name: the jobs of a topic that exists, each in the partition of
-        its key (topic_jobs.py). An outcome can be asked for during ``outcome_ttl_s``; with
-        ``durable`` it is pushed to the queue ``<name>.done``, too. Raises ConfigError.
+        Args:
+            name: Name of the queue.
+            topic: Name of an existing topic, instead of ``name``. Each job is in the partition of
+                its key.
+            durable: Also push each outcome to the queue ``<name>.done``.
+            outcome_ttl_s: Seconds for which an outcome can be asked for.
+            **options: Options of ``Bus.queue``; not together with ``topic``.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+
+        Example:
+            async with bus.jobs("concat") as jobs:
+                job = jobs.new()
+                job.set("text", "three")
+                await jobs.send(job)
         """
         if unknown := sorted(options.keys() - QueueKeywords.__annotations__.keys()):
             known = ", ".join(("topic", "durable", "outcome_ttl_s", *QueueKeywords.__annotations__))
@@ -401,18 +473,37 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         return Jobs(self.queue(name, **options), durable=durable, outcome_ttl_s=outcome_ttl_s)
 
     def workers(self, *workers: Worker | TopicWorker, limit: int = 8) -> WorkerGroup:
-        """Workers of several queues as one: their handlers take turns, and at most ``limit`` of
-        them run at once. Raises ConfigError.
+        """Return workers of several queues as one: their handlers take turns.
+
+        Args:
+            *workers: Workers of ``Jobs.worker``.
+            limit: Most handlers of all workers that run at once.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
         """
         return WorkerGroup(workers, limit)
 
     def service(self, name: str) -> Service:
-        """The service with this name, to serve or to ask."""
+        """Return the service with this name, to serve or to ask.
+
+        Args:
+            name: Name of the service.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+        """
         return Service(self, name)
 
     def pubsub(self, name: str, *, most: int = MAX_BUFFERED_MESSAGES) -> Pubsub:
-        """The pubsub with this name. At most ``most`` messages wait for a slow listener; then the
-        oldest are dropped.
+        """Return the pubsub with this name.
+
+        Args:
+            name: Name of the pubsub.
+            most: Most messages that wait for a slow listener. Further ones drop the oldest.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
         """
         return Pubsub(self, name, most)
 
@@ -423,10 +514,16 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
     @overload
     def persist(self, name: str, shape: D, *, ttl_s: int = ...) -> PersistedDataclass[D]: ...
     def persist(self, name: str, shape: Any = None, *, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> Any:
-        """The persisted object with this name: a dictionary, or in the shape of a dataclass (the
-        class, or an instance with first values).
+        """Return the persisted object with this name, as a dictionary or in the shape of a
+        dataclass.
 
-        It lives for ``ttl_s`` after the last save or touch.
+        Args:
+            name: Name of the object.
+            shape: A dataclass, or an instance of one with first values.
+            ttl_s: Seconds that the object lives after the last save or touch.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
         """
         return (
             PersistedDict(self, name, ttl_s)
@@ -442,14 +539,23 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         secret: str | None = None,
         secret_in_url: bool | None = None,
     ) -> T:
-        """Return the same object on the bus of a federation server, with the same methods:
-        ``bus.federate(bus.queue("orders"), "wss://dc2.example/bus")``.
+        """Return the same object on the bus of a federation server, with the same methods.
 
-        Without ``url`` the one of the option ``federate`` counts, without ``secret`` the option
-        ``federate_secret``, without ``secret_in_url`` the option ``federate_secret_in_url``: true
-        for an npm server, which reads the secret from the URL only. Nothing is sent before it is
-        attached or asked. Its web sockets are shared with everything federated to the same URL.
-        Raises ConfigError.
+        Nothing is sent before the object is attached or used. All objects of one URL share web
+        sockets.
+
+        Args:
+            thing: An object of this bus, such as ``bus.queue("orders")``.
+            url: URL of the server (``ws://`` or ``wss://``); by default the option ``federate``.
+            secret: Secret of the server; by default the option ``federate_secret``.
+            secret_in_url: Send the secret in the URL, as npm servers need it; by default the option
+                ``federate_secret_in_url``.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+
+        Example:
+            orders = bus.federate(bus.queue("orders"), "wss://dc2.example/bus")
         """
         return cast("T", self._federation_links().federate(thing, url, secret, secret_in_url))
 
@@ -460,13 +566,24 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         metrics: Metrics | None = None,
         **options: Any,
     ) -> MirrorHandle:
-        """Queues of another data centre here, with the same ids:
-        ``async with bus.mirror("wss://eu.example/bus", "orders-*", secret=…) as mirror``.
+        """Return a mirror, which copies queues of another data centre to this bus, with the same
+        ids.
 
-        ``origin`` is ``redis://…``, with ``layout``, ``user``, ``password``, ``master`` as of a
-        bus, or a federation server, with ``secret``; ``queues`` are names, or patterns with ``*``.
-        ``groups=True`` mirrors the positions of groups, too; further options are those of
-        MirrorSettings. Raises ConfigError; entering it raises what the first contact does.
+        Args:
+            origin: ``redis://…``, or the URL of a federation server.
+            *queues: Names of queues, or patterns with ``*``.
+            metrics: Metrics to count in.
+            **options: ``secret`` for a federation server; ``layout``, ``user``, ``password`` and
+                ``master`` for Redis, as for a bus; ``groups=True`` to copy the positions of groups;
+                further fields of MirrorSettings.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+            LinkLost: On entering: the origin cannot be reached.
+
+        Example:
+            async with bus.mirror("wss://eu.example/bus", "orders-*", secret=secret) as mirror:
+                await mirror.caught_up()
         """
         return make_mirror(self, origin, queues, metrics, options)
 

@@ -56,8 +56,19 @@ class Emitter(Generic[EventName]):
     @overload
     def on(self, event: EventName, handler: Handler) -> Handler: ...
     def on(self, event: EventName, handler: Any = None) -> Any:
-        """Call ``handler`` at every ``event``; without one it is a decorator:
-        ``@bus.on("online")``. Raises ConfigError for an event that is never emitted.
+        """Call a handler at every event of one name. Without a handler, it is a decorator.
+
+        Args:
+            event: Name of the event.
+            handler: A function or a coroutine function.
+
+        Raises:
+            ConfigError: The event is never emitted, or the handler is an asynchronous generator.
+
+        Example:
+            @bus.on("offline")
+            def report(error):
+                print(error)
         """
         add = partial(self._add_handler, event, once=False)
         return add if handler is None else add(handler)
@@ -67,12 +78,25 @@ class Emitter(Generic[EventName]):
     @overload
     def once(self, event: EventName, handler: Handler) -> Handler: ...
     def once(self, event: EventName, handler: Any = None) -> Any:
-        """Call ``handler`` at the next ``event`` only; a decorator without one, like ``on``."""
+        """Call a handler at the next event of one name only. Without a handler, it is a decorator.
+
+        Args:
+            event: Name of the event.
+            handler: A function or a coroutine function.
+
+        Raises:
+            ConfigError: As for ``on``.
+        """
         add = partial(self._add_handler, event, once=True)
         return add if handler is None else add(handler)
 
     def off(self, event: EventName, handler: Callable[..., Any]) -> None:
-        """Forget a handler; no error when it was not there."""
+        """Remove a handler, if it is there.
+
+        Args:
+            event: Name of the event.
+            handler: The handler that was added.
+        """
         self._handlers[event] = [
             entry for entry in self._handlers.get(event, []) if entry[0] != handler
         ]

@@ -79,17 +79,26 @@ class EventRoutingMixin:
         require: int = 0,
         **about: Unpack[EventAttributes],
     ) -> EventPublishReceipt:
-        """Push one event to each queue that is subscribed to one of ``keys``, such as
-        ``["user.signup"]``. The receipt says to which.
+        """Push one event to each queue that is subscribed to one of its keys.
 
-        ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are
-        further attributes: by default its ``type`` is the first key (several are in the extension
-        ``keys``), its ``id`` new, its ``time`` now. No subscribed queue is no error unless
-        ``require`` gives a minimum: then TooFewDestinations is raised, and nothing is pushed.
-        Raises PublishIncomplete where a queue is full or cannot be reached, LinkLost where the
-        table of subscriptions cannot be, ConfigError for what is no key. A queue that is full or
-        gone and that peers of a federation server alone have subscribed is in ``missed`` of the
-        receipt.
+        An event has a new id, the present time, and its first key as its type, unless ``about``
+        says otherwise. A queue that only peers of a federation server have subscribed, and that is
+        full or gone, is in ``missed`` of the receipt and is no error.
+
+        Args:
+            keys: Keys of the event, such as ``["user.signup"]``.
+            data: Bytes, a value that JSON can express, or an Event, which is pushed unchanged.
+            require: Fewest subscribed queues. With fewer, nothing is pushed.
+            **about: Attributes of the event: ``id``, ``type``, ``time``, ``source`` …
+
+        Returns:
+            A receipt with the id of the event and the queues that have it.
+
+        Raises:
+            TooFewDestinations: Fewer than ``require`` queues are subscribed.
+            PublishIncomplete: A queue is full or cannot be reached.
+            LinkLost: The table of subscriptions cannot be read.
+            ConfigError: A key is not valid.
         """
         wanted = keys_of(keys)
         event = event_of(wanted, data, about)
@@ -140,36 +149,82 @@ class EventRoutingMixin:
     async def send(
         self, queue: str, data: object = None, **about: Unpack[EventAttributes]
     ) -> EventPublishReceipt:
-        """Push a command to a queue: an event (as for ``publish``; its ``type`` is the name of the
-        queue) that is for one group.
+        """Push a command to a queue. A command is an event for one group.
 
-        From the first command on the queue takes one group, or Spark subscription, only. Raises
-        QueueBusy where it has several, QueueFull, and LinkLost: where the connection broke before
-        the reply, it is unknown whether the command is stored.
+        From the first command on, the queue accepts one group or Spark subscription only. If the
+        connection breaks before the reply, it is unknown whether the command is stored.
+
+        Args:
+            queue: Name of the queue.
+            data: As for ``publish``.
+            **about: Attributes of the event; ``type`` is the name of the queue by default.
+
+        Returns:
+            A receipt, as for ``publish``.
+
+        Raises:
+            QueueBusy: The queue has several groups.
+            QueueFull: The queue is full.
+            LinkLost: The connection broke, or the server cannot be reached.
         """
         event = event_of([check_queue(queue)], data, about)
         await self._deliver(flows.send_command, queue, event.encode())
         return EventPublishReceipt(event.id, (queue,))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
-        """Subscribe the queue ``into``: it gets each event one of whose keys matches one of
-        ``patterns``.
+        """Subscribe a queue to events. The subscription holds until ``unsubscribe`` or ``forget``.
 
-        ``a.*`` matches a.b, ``a.#`` matches a, a.b and a.b.c. It holds until ``unsubscribe`` or
-        ``forget``, also without a reader. Returns how many of the patterns are new for the queue.
+        Args:
+            patterns: Patterns of keys: ``a.*`` matches ``a.b``; ``a.#`` matches ``a``, ``a.b`` and
+                ``a.b.c``.
+            into: Name of the queue.
+
+        Returns:
+            The number of patterns that are new for the queue.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+            LinkLost: The server cannot be reached in time.
         """
         return await self._run_at_table(flows.subscribe(patterns, into, new_token()))
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> int:
-        """End these subscriptions; messages in the queue stay. Returns how many there were."""
+        """End subscriptions of a queue. Messages in the queue stay.
+
+        Args:
+            patterns: Patterns that end.
+            into: Name of the queue.
+
+        Returns:
+            The number of subscriptions that ended.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+            LinkLost: The server cannot be reached in time.
+        """
         return await self._run_at_table(flows.unsubscribe(patterns, into, new_token()))
 
     async def forget(self, queue: str) -> int:
-        """End every subscription of a queue; its messages stay. Returns how many there were."""
+        """End every subscription of a queue. Its messages stay.
+
+        Args:
+            queue: Name of the queue.
+
+        Returns:
+            The number of subscriptions that ended.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+            LinkLost: The server cannot be reached in time.
+        """
         return await self._run_at_table(flows.forget_queue(queue, new_token()))
 
     async def subscriptions(self) -> list[tuple[str, str]]:
-        """Every pattern with a queue that is subscribed with it, sorted."""
+        """Return each pattern with a queue that is subscribed with it, sorted.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         return await self._run_at_table(flows.read_table())
 
     async def end_revoked_event_rows(self, may_keep: Callable[[str, str, str], bool]) -> int:

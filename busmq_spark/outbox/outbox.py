@@ -53,7 +53,16 @@ class Outbox:
     def sync(
         cls, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any
     ) -> SyncOutbox:
-        """Return an outbox for programs without a loop: ``with Outbox.sync(...) as outbox``."""
+        """Return an outbox for programs without a loop: ``with Outbox.sync(...) as outbox``.
+
+        Args:
+            path: File of the outbox.
+            to: Redis or federation server, as for Outbox.
+            **settings: Settings of Bus.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+        """
         return SyncOutbox(path, to, **settings)
 
     def __repr__(self) -> str:
@@ -84,79 +93,181 @@ class Outbox:
         await self.__aexit__(None, None, None)
 
     async def push(self, queue: str, *values: object) -> OutboxReceipt:
-        """Messages for one queue, as of ``queue.push``; several are stored together or not at all.
+        """Store messages for one queue, together or not at all.
 
-        Raises OutboxFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing
-        was stored.
+        Args:
+            queue: Name of the queue.
+            *values: Messages, as for ``Queue.push``.
+
+        Returns:
+            A receipt with the numbers of the stored messages.
+
+        Raises:
+            OutboxFull: The disk is full.
+            OutboxUnusable: The file cannot be used.
+            MessageRefused: A value cannot be stored.
+            ConfigError: An argument has a wrong type or value.
+            StateError: The outbox is not open.
+
+        Example:
+            await outbox.push("orders", {"n": 1})
         """
         return await self._engine.store_async(self._engine.push_request(queue, values))
 
     async def publish(
         self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]
     ) -> OutboxReceipt:
-        """Store an event for every queue that is subscribed to one of ``keys`` when it is
-        forwarded, like ``bus.publish``. Raises as ``push``.
+        """Store an event for every queue that is subscribed to one of its keys when it is
+        forwarded.
+
+        Args:
+            keys: Keys of the event.
+            data: As for ``Bus.publish``.
+            **about: Attributes of the event.
+
+        Returns:
+            A receipt with the id of the event.
+
+        Raises:
+            BusError: As for ``push``; then nothing was stored.
         """
         return await self._engine.store_async(_publish_request(self._engine, keys, [data], about))
 
     async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
-        """Store several events, together or not at all."""
+        """Store several events, together or not at all.
+
+        Args:
+            keys: Keys of each event.
+            data: The data of each event.
+
+        Returns:
+            A receipt with the ids of the events.
+
+        Raises:
+            BusError: As for ``push``; then nothing was stored.
+        """
         return await self._engine.store_async(_publish_request(self._engine, keys, data, {}))
 
     async def send(
         self, queue: str, data: object = None, **about: Unpack[EventAttributes]
     ) -> OutboxReceipt:
-        """A command for one queue, as of ``bus.send``. Raises as ``push``."""
+        """Store a command for one queue, as for ``Bus.send``.
+
+        Args:
+            queue: Name of the queue.
+            data: As for ``Bus.send``.
+            **about: Attributes of the command.
+
+        Returns:
+            A receipt with the id of the command.
+
+        Raises:
+            BusError: As for ``push``; then nothing was stored.
+        """
         return await self._engine.store_async(_send_request(self._engine, queue, data, about))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
-        """Let the events whose key one of ``patterns`` takes go to the queue ``into``, like
-        ``bus.subscribe``: all that this outbox publishes after the call.
+        """Subscribe a queue to events that this outbox publishes after the call.
 
-        Raises as ``push``.
+        Args:
+            patterns: Patterns of keys, as for ``Bus.subscribe``.
+            into: Name of the queue.
+
+        Raises:
+            BusError: As for ``push``; then nothing was stored.
         """
         return await self._engine.store_async(
             self._engine.subscribe_request(patterns, into, end=False)
         )
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
-        """Let them not go there any more. Raises as ``push``."""
+        """End subscriptions of a queue for events that this outbox publishes after the call.
+
+        Args:
+            patterns: Patterns that end.
+            into: Name of the queue.
+
+        Raises:
+            BusError: As for ``push``; then nothing was stored.
+        """
         return await self._engine.store_async(
             self._engine.subscribe_request(patterns, into, end=True)
         )
 
     async def waiting(self, queue: str | None = None, most: int = 1000) -> list[WaitingMessage]:
-        """The oldest messages that wait, or those that wait for one queue: number, id, contents."""
+        """Return the oldest waiting messages: number, id and contents.
+
+        Args:
+            queue: Name of a queue, or None for all.
+            most: Most messages.
+
+        Raises:
+            OutboxUnusable: The file cannot be read.
+        """
         return await asyncio.to_thread(read_messages, self._engine.path, queue, most)
 
     async def remove(self, *numbers: int) -> int:
-        """Delete waiting messages, events and subscriptions by number. Returns how many waited.
+        """Delete waiting messages, events and subscriptions. A message on its way may still arrive.
 
-        A message that is on its way at that moment may arrive all the same.
+        Args:
+            *numbers: Numbers of ``waiting``.
+
+        Returns:
+            The number of deleted entries.
+
+        Raises:
+            OutboxUnusable: The file cannot be written.
         """
         return await asyncio.to_thread(self._engine.edit, lambda c: editing.remove(c, numbers))
 
     async def replace(self, number: int, data: object) -> bool:
-        """Give a waiting message other contents. Returns whether it waited.
+        """Replace the contents of a waiting message. A message on its way may arrive unchanged.
 
-        An event or a command keeps its id and its keys. A message that is on its way at that moment
-        may arrive as it was. Raises MessageRefused, ConfigError.
+        An event or a command keeps its id and its keys.
+
+        Args:
+            number: Number of ``waiting``.
+            data: The new contents.
+
+        Returns:
+            Whether the message was waiting.
+
+        Raises:
+            MessageRefused: The contents cannot be stored.
+            ConfigError: The number is not valid.
         """
         return await asyncio.to_thread(self._engine.edit, editing.replacement(number, data))
 
     async def purge(self, queue: str | None = None) -> int:
-        """Delete everything that waits, or all that waits for one queue. Returns how many
-        entries.
+        """Delete everything that waits, or everything that waits for one queue.
+
+        Args:
+            queue: Name of a queue, or None for all.
+
+        Returns:
+            The number of deleted entries.
+
+        Raises:
+            OutboxUnusable: The file cannot be written.
         """
         return await asyncio.to_thread(self._engine.edit, lambda c: editing.purge(c, queue))
 
     async def status(self) -> OutboxStatus:
-        """Return the waiting messages, their age, and the reason: like ``busmq outbox status``."""
+        """Return the number of waiting messages, their age, and the reason why they wait.
+
+        Raises:
+            OutboxUnusable: The file cannot be read.
+        """
         return await asyncio.to_thread(self._engine.status)
 
     async def wait_drained(self, timeout_s: float | None = None) -> None:
-        """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was
-        not in time.
+        """Wait until everything is forwarded and confirmed.
+
+        Args:
+            timeout_s: Longest wait in seconds, or None for no end.
+
+        Raises:
+            OutboxWaits: Messages still wait after that time.
         """
         until = _deadline(timeout_s)
         while not await self._engine.is_empty_async():

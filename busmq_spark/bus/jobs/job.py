@@ -57,10 +57,16 @@ class Job(Mapping[str, Any]):
         return len(self._values)
 
     def set(self, name: str, value: Any, *, ttl_s: float | None = None) -> None:
-        """Set a field, for the next save: bytes stay bytes, everything else is JSON. It lives for
-        ``ttl_s`` after that, or for the queue's ttl.
+        """Set a field for the next save. Bytes are stored unchanged, every other value as JSON.
 
-        Raises ConfigError for a bad name or ttl, MessageRefused for what cannot be stored.
+        Args:
+            name: Name of the field.
+            value: Value of the field.
+            ttl_s: Seconds that the field lives after the save; by default the ttl of the queue.
+
+        Raises:
+            ConfigError: The name or the ttl is not valid.
+            MessageRefused: The value cannot be stored.
         """
         flows.check_field(name)
         if ttl_s is not None:
@@ -75,16 +81,26 @@ class Job(Mapping[str, Any]):
         return bool(self._unsaved)
 
     def release(self, reason: str = "handed back", *, delay_s: float = 0) -> NoReturn:
-        """End the handler, and hand the job back: it may begin again in ``delay_s``, and this was
-        no try.
+        """End the handler and return the job. This run counts no try.
 
-        Raises Released, which a handler lets pass; ConfigError.
+        Args:
+            reason: Text for the log.
+            delay_s: Seconds until the job may begin again.
+
+        Raises:
+            Released: Always. The handler must let it pass.
+            ConfigError: An argument is not valid.
         """
         raise Released(reason, delay_s=delay_s)
 
     async def save(self) -> bool:
-        """Store what was set since the last save; whether there was anything: if not, nothing is
-        sent.
+        """Store the fields that were set since the last save.
+
+        Returns:
+            Whether there was such a field. If not, nothing is sent.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         return await save_all([self])
 
@@ -101,10 +117,17 @@ class Job(Mapping[str, Any]):
         }
 
     async def load(self, *names: str, forget: Iterable[str] = ()) -> dict[str, Any]:
-        """Read fields, and delete those to be forgotten, in one step: of several calls that forget
-        a field, one gets it. Missing is None.
+        """Read fields, and delete some of them in the same step. A missing field is None.
 
-        Raises MessageRefused for a field that is not one of ours.
+        Of several calls that delete a field, one gets its value.
+
+        Args:
+            *names: Names of the fields.
+            forget: Names of fields to delete.
+
+        Raises:
+            MessageRefused: A field was not written by busmq_spark.
+            LinkLost: The server cannot be reached in time.
         """
         gone = [
             flows.check_field(name) for name in ((forget,) if isinstance(forget, str) else forget)
@@ -134,7 +157,11 @@ class Job(Mapping[str, Any]):
         return found
 
     async def outcomes(self) -> dict[str, JobOutcome]:
-        """Return the stored outcomes: group → outcome."""
+        """Return the stored outcomes by group.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         queue = await self.jobs.attached_queue()
         [found] = await queue.run(flows.read_outcomes([self.in_redis]))
         return {each.group: each for each in found if each.queue == queue.name}
@@ -142,11 +169,20 @@ class Job(Mapping[str, Any]):
     async def wait(
         self, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True
     ) -> dict[str, JobOutcome]:
-        """Wait for the outcomes of these groups, or have them if they are there, also in another
-        process than the one that sent the job.
+        """Wait for the outcomes of this job.
 
-        Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobTimeout;
-        ConfigError for a group that is not there.
+        Args:
+            groups: Names of the groups whose outcomes are waited for.
+            timeout_s: Longest wait in seconds.
+            fail_fast: Raise at the first job that is given up.
+
+        Returns:
+            The outcomes by group.
+
+        Raises:
+            JobFailed: A job was given up.
+            JobTimeout: An outcome is missing after ``timeout_s``.
+            ConfigError: An argument is not valid.
         """
         return await self.jobs.wait(self, groups, timeout_s=timeout_s, fail_fast=fail_fast)
 

@@ -111,22 +111,43 @@ class Jobs(Handle):
     # -- sending -----------------------------------------------------------------------------------
 
     def new(self) -> Job:
-        """A job with a new id. Nothing is sent before it is saved or sent."""
+        """Return a job with a new id. Nothing is sent before it is saved or sent.
+
+        Raises:
+            StateError: The jobs are not attached.
+        """
         return Job(self, new_token(128))
 
     def get(self, id: str) -> Job:
-        """The job with this id, be it there or not. Raises ConfigError for what can be no id."""
+        """Return the job with this id, whether it exists or not.
+
+        Args:
+            id: Id of the job.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+        """
         return Job(self, flows.check_job(id))
 
     async def send(
         self, job: Job, *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True
     ) -> dict[str, JobOutcome]:
-        """Push the job, with what of it is not saved yet. With ``wait``, names of groups: wait for
-        their outcomes; group → outcome.
+        """Push a job with its unsaved fields, and wait for outcomes if ``wait`` names groups.
 
-        Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobTimeout,
-        and the job goes on; before it is pushed ConfigError of a group that the queue does not
-        have; LinkLost when the connection broke under way: perhaps the job was pushed, perhaps not.
+        Args:
+            job: The job.
+            wait: Names of groups.
+            timeout_s: Longest wait in seconds. The job goes on afterwards.
+            fail_fast: Raise JobFailed when a group gives up.
+
+        Returns:
+            The outcomes by group.
+
+        Raises:
+            JobFailed: A group gave the job up.
+            JobTimeout: An outcome is missing after ``timeout_s``.
+            ConfigError: The queue has no such group; the job was not pushed.
+            LinkLost: The connection broke; it is unknown whether the job was pushed.
         """
         wanted = await self._make_wait([job], wait, timeout_s, fail_fast=fail_fast)
         if job.changed:
@@ -142,12 +163,22 @@ class Jobs(Handle):
         timeout_s: float = 5,
         fail_fast: bool = True,
     ) -> list[dict[str, JobOutcome]]:
-        """Send several jobs, like :meth:`send`, in their order, in few round trips; the result has
-        the outcomes of each job, in that order.
+        """Send jobs in their order, in few round trips. The fields of all are saved before the
+        first is pushed.
 
-        Fields of all are saved before the first is pushed, and ``timeout_s`` is for all of them.
-        JobFailed is that of the first one that is given up; the others go on. Raises JobsNotSent,
-        which says how many are sent, when Redis is full or lost under way.
+        Args:
+            jobs: The jobs.
+            wait: Names of groups.
+            timeout_s: Longest wait in seconds for all jobs together.
+            fail_fast: Raise JobFailed for the first job that is given up; the others go on.
+
+        Returns:
+            For each job, in order, its outcomes by group.
+
+        Raises:
+            JobsNotSent: Redis is full or lost; the error has the number of sent jobs.
+            JobFailed: A group gave a job up.
+            JobTimeout: An outcome is missing after ``timeout_s``.
         """
         some = self._distinct(jobs)
         if not some:
@@ -164,7 +195,22 @@ class Jobs(Handle):
     async def wait(
         self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True
     ) -> dict[str, JobOutcome]:
-        """See Job.wait."""
+        """Wait for the outcomes of one job, like ``Job.wait``.
+
+        Args:
+            job: The job.
+            groups: Names of the groups whose outcomes are waited for.
+            timeout_s: Longest wait in seconds.
+            fail_fast: Raise at the first job that is given up.
+
+        Returns:
+            The outcomes by group.
+
+        Raises:
+            JobFailed: A job was given up.
+            JobTimeout: An outcome is missing after ``timeout_s``.
+            ConfigError: An argument is not valid.
+        """
         [outcomes] = await self.wait_many([job], groups, timeout_s=timeout_s, fail_fast=fail_fast)
         return outcomes
 
@@ -176,8 +222,21 @@ class Jobs(Handle):
         timeout_s: float = 5,
         fail_fast: bool = True,
     ) -> list[dict[str, JobOutcome]]:
-        """Wait for several jobs, like Job.wait, in few round trips; ``timeout_s`` is for all of
-        them. For each, in their order: group → outcome.
+        """Wait for the outcomes of several jobs, in few round trips.
+
+        Args:
+            jobs: The jobs.
+            groups: Names of the groups whose outcomes are waited for.
+            timeout_s: Longest wait in seconds for all jobs together.
+            fail_fast: Raise at the first job that is given up.
+
+        Returns:
+            For each job, in order, its outcomes by group.
+
+        Raises:
+            JobFailed: A job was given up.
+            JobTimeout: An outcome is missing after ``timeout_s``.
+            ConfigError: An argument is not valid.
         """
         some, names = self._distinct(jobs), self._names(groups)
         check_seconds("timeout_s", timeout_s, MIN_FIELD_TTL_S)
@@ -217,11 +276,16 @@ class Jobs(Handle):
     def completions(
         self, of: str | None = None, *, group: str | None = None
     ) -> JobOutcomeIterator | AsyncGenerator[JobOutcome, None]:
-        """Outcomes as they come: of the jobs sent by this object, or all ``of`` a queue, or of a
-        pattern of queues (``con*``), from now on.
+        """Return outcomes as they come, from now on.
 
-        With ``group``: those that were pushed to ``<name>.done`` (``durable``), each at least once
-        for this ordered group, from where it was. Raises ConfigError.
+        Args:
+            of: Name of a queue, or a pattern (``con*``); by default the jobs that this object
+                sends.
+            group: An ordered group. It gets each outcome of ``<name>.done`` at least once
+                (``durable``).
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
         """
         if group is not None:
             check_name(group)
@@ -327,15 +391,21 @@ class Jobs(Handle):
     def worker(
         self, group: str, **options: Unpack[WorkerKeywords]
     ) -> Callable[[JobHandler], Worker]:
-        """Make a coroutine function of one argument, the job, a worker of a group: ``async with``
-        it, or await its ``run()``.
+        """Return a decorator that makes a function of one job a worker of a group.
 
-        A handler that returns has done the job for the group. An exception is another try until
-        ``tries`` (3) are used up; ``Rejected`` allows no further try. Then the message is a dead
-        letter and the outcome has the reason. At most ``limit`` (8) handlers run at once, and
-        ``group_limit`` over all processes; each is cancelled after ``deadline_s`` (30, None:
-        never). The job of a process that dies is another's after ``lease_s`` (30). ``start``, of a
-        new group: ``new``, or as for ``queue.group``. Raises ConfigError.
+        A handler that returns has done the job for the group. An exception is another try, until
+        the tries are used up; ``Rejected`` allows no further try. Then the message is a dead
+        letter, and the outcome has the reason.
+
+        Args:
+            group: Name of the group.
+            **options: ``tries``: most tries (3). ``limit``: most handlers at once (8), and
+                ``group_limit`` over all processes. ``deadline_s``: seconds after which a handler is
+                cancelled (30; None: never). ``lease_s``: seconds until the job of a dead process is
+                leased again (30). ``start``: start of a new group.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
         """
         checked = from_call(WorkerOptions, "worker", {"group": group, **options})
         return lambda handler: Worker(self, handler, checked)

@@ -140,7 +140,11 @@ class Worker(Handle):
         await self.stop()
 
     async def run(self) -> None:
-        """Work until ``stop()`` or ``drain()``, or until this is cancelled."""
+        """Work until ``stop`` or ``drain``, or until the task is cancelled.
+
+        Raises:
+            StateError: The worker is running already.
+        """
         async with self:
             await self.wait_stopped()
 
@@ -149,10 +153,12 @@ class Worker(Handle):
         await self._over.wait()
 
     async def stop(self) -> None:
-        """Stop now: handlers are cancelled, and their jobs given back as if they had not begun. No
-        error when it has ended.
+        """Stop now: handlers are cancelled, and their jobs returned as if they had not begun.
 
-        Called by a handler of this worker, it returns at once.
+        A handler of this worker may call it; the call returns at once then.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         if self.is_handling:
             self._spawn(self.stop(), "stopping")
@@ -186,8 +192,13 @@ class Worker(Handle):
         await self.stop()
 
     async def pause(self, timeout_s: float | None = None) -> None:
-        """Begin no more jobs until ``resume()``; returns when those that are begun are done. Raises
-        WorkTimeout, and stays paused.
+        """Begin no more jobs until ``resume``, and wait until begun jobs are done.
+
+        Args:
+            timeout_s: Longest wait in seconds, or None for no end.
+
+        Raises:
+            WorkTimeout: Jobs still run. The worker stays paused.
         """
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s, 0)
@@ -203,12 +214,21 @@ class Worker(Handle):
             ) from None
 
     async def resume(self) -> None:
-        """End a pause."""
+        """End a pause.
+
+        Raises:
+            StateError: The worker does not run.
+        """
         self._resumed.set()
 
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Finish what is begun, begin nothing more, and stop. Raises WorkTimeout, and stays
-        paused.
+        """Finish begun jobs, begin no more, and stop.
+
+        Args:
+            timeout_s: Longest wait in seconds, or None for no end.
+
+        Raises:
+            WorkTimeout: Jobs still run. The worker stays paused.
         """
         await self.pause(timeout_s)
         await self.stop()

@@ -83,13 +83,19 @@ class BaseGroup(Handle, ABC):
         await self._leave(error if isinstance(error, Exception) else None)
 
     async def stop(self) -> None:
-        """End ``batches()`` and give back what was handed out and is not settled. No error when it
-        has ended.
+        """End ``batches`` and return messages that are handed out and not settled.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         await self._leave(None)
 
     async def state(self) -> flows.GroupState:
-        """Return the position and the lag of the group. Raises ConfigError where there is none."""
+        """Return the position and the lag of the group.
+
+        Raises:
+            ConfigError: There is no such group.
+        """
         for each in await self.queue.groups():
             if each.name == self.name:
                 return each
@@ -101,23 +107,42 @@ class BaseGroup(Handle, ABC):
         )
 
     async def seek(self, where: str | int) -> int:
-        """Go to another place, while the group has no holder: ``where`` as ``start``. The result is
-        the last id that counts as read now.
+        """Move the group to another place, while it has no holder. Only stored messages can be read
+        again.
 
-        Only what is stored can be read again. Raises QueueBusy, ConfigError, TimeUnknown.
+        Args:
+            where: ``earliest``, ``latest``, the last id that counts as read, a time, or ``-1000
+                messages``.
+
+        Returns:
+            The last id that counts as read now.
+
+        Raises:
+            QueueBusy: The group has a holder.
+            ConfigError: The place is not valid.
+            TimeUnknown: The queue does not know that time.
         """
         return await self.queue.run(
             reader_subscriptions.seek(self.queue.keys, self.name, where, is_dead)
         )
 
     async def drop(self) -> bool:
-        """Forget the group, so that no message stays stored for it. Whether there was one. Raises
-        QueueBusy while an ordered one is held.
+        """Forget the group, so that no message stays stored for it.
+
+        Returns:
+            Whether there was such a group.
+
+        Raises:
+            QueueBusy: An ordered group has a holder.
         """
         return await self.queue.unsubscribe(self.name)
 
     async def wait_idle(self) -> None:
-        """Returns once nothing is left: every message is settled."""
+        """Wait until every message is settled.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         await self._wait_until(lambda found: found.idle)
 
     # -- for the two kinds -------------------------------------------------------------------------

@@ -87,13 +87,24 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
         maxsize: int = 0,
         discoverable: bool = False,
     ) -> Coroutine[Any, Any, bool]:
-        """Create the queue, or join one that exists with its own ttl and maxsize. Whether it
-        existed.
+        """Create the queue, or join an existing one, which keeps its ttl and maxsize.
 
-        While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by
-        default, 30 s with npm busmq. Pushes made before it has ended are kept, and stored in their
-        order; when it fails, they fail with it. Raises StateError when attached already, and over
-        federation FederationLost when the server is unreachable for too long.
+        An attached queue is kept alive. Pushes that begin before this call has ended are kept and
+        stored in order; they fail if it fails.
+
+        Args:
+            ttl_s: Lifetime in seconds of a new queue without any program attached: 7 days by
+                default, 30 s with npm busmq.
+            maxsize: Most messages of a new queue; 0 means no limit.
+            discoverable: Announce the queue to federated buses.
+
+        Returns:
+            Whether the queue existed.
+
+        Raises:
+            StateError: The queue is attached already, or the bus is not open.
+            LinkLost: The server cannot be reached in time.
+            FederationLost: The federation server cannot be reached in time.
         """
 
         def work() -> Coroutine[Any, Any, bool]:
@@ -161,16 +172,26 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
     def each(
         self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]
     ) -> asyncio.Task[None]:
-        """Consume with callbacks: ``handler`` (a function or coroutine function) and the event
-        ``message`` get every message, one after the other.
+        """Consume with callbacks. The handler and the event ``message`` get every message in turn.
 
-        The task ends when the consumption does, and fails with what the handler raises, which ends
-        the bus' scope; options as for ``consume``.
+        The returned task ends with the consumption. It fails with an exception of the handler, and
+        ends the bus.
+
+        Args:
+            handler: A function or a coroutine function of one message.
+            **options: As for ``consume``.
+
+        Raises:
+            ConfigError: An option has a wrong name, type or value.
         """
         return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
 
     async def stop(self) -> None:
-        """End the consumption, if there is one."""
+        """End the consumption, if there is one.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         if self._consumption is not None:
             await self._consumption.stop()
 

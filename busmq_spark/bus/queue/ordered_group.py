@@ -73,11 +73,16 @@ class OrderedGroup(BaseGroup):
         return time.monotonic() - self._renewed < LEASE_MS / 1000
 
     async def batches(self, most: int = CHUNK_MESSAGES) -> AsyncIterator[list[Message]]:
-        """Return the messages without an ack, oldest first, in lists of up to ``most`` (1,000 at
-        most). Waits while another has the group, and for messages.
+        """Return messages without an ack, oldest first, in lists. Waits while another holder has
+        the group.
 
-        Ends at ``stop()``. Reading goes on after what was handed out. Raises DataLoss where that is
-        not in the queue any more: enter the group again to begin at what is acked.
+        Ends at ``stop``. Reading goes on after messages that were handed out.
+
+        Args:
+            most: Most messages of a list, up to 1,000.
+
+        Raises:
+            DataLoss: Messages are gone. Enter the group again to begin at the last ack.
         """
         check_batch_size(most)
         self._need_entered("read")
@@ -90,11 +95,14 @@ class OrderedGroup(BaseGroup):
                 await self._sleep_unless_woken(GROUP_POLL_S if self.holds else LEASE_POLL_S)
 
     async def ack(self, up_to: Message | int | Sequence[Message]) -> None:
-        """Acknowledge every message up to this one, or the last of these; again, or an older one,
-        changes nothing.
+        """Acknowledge every message up to one. Acking it again, or an older one, changes nothing.
 
-        Raises QueueBusy when another has the group by now, and DataLoss where these messages are
-        not in the queue any more.
+        Args:
+            up_to: A message, an id, or a list whose last message counts.
+
+        Raises:
+            QueueBusy: Another holder has the group by now.
+            DataLoss: These messages are not in the queue any more.
         """
         last = (
             up_to

@@ -106,8 +106,12 @@ class Queue(RetentionAndTimesMixin):
         return existed
 
     async def detach(self) -> None:
-        """Stop consuming, wait for pushes under way, and let the queue's ttl run. Nothing is
-        deleted; no error when not attached.
+        """Stop consuming, wait for pushes under way, and let the ttl of the queue run.
+
+        Nothing is deleted. A queue that is not attached is left alone.
+
+        Raises:
+            BusError: A push under way failed.
         """
         await self.early.let_begin()
         async with self._lock:
@@ -125,7 +129,11 @@ class Queue(RetentionAndTimesMixin):
         self._emit("detached")
 
     async def delete(self) -> None:
-        """Detach, and delete the queue with everything in it. Other clients get no event."""
+        """Detach, and delete the queue with its messages. Other clients get no event.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         await self.detach()
         await self.run(flows.delete(self.keys))
         self._emit("deleted")
@@ -133,12 +141,23 @@ class Queue(RetentionAndTimesMixin):
     # -- pushing -----------------------------------------------------------------------------------
 
     def push(self, value: object) -> asyncio.Future[int]:
-        """Append a message; the result is its id, once stored. Messages are stored in the order of
-        the calls, awaited or not.
+        """Append a message. Messages are stored in the order of the calls, awaited or not.
 
-        Text and bytes are stored as they are, everything else as JSON. The future fails with
-        QueueFull, and with LinkLost when the connection broke before the reply: then it is unknown
-        whether the message is stored. Awaiting it is the back-pressure.
+        Awaiting the future is the back-pressure. If the connection breaks before the reply, it is
+        unknown whether the message is stored.
+
+        Args:
+            value: Text and bytes are stored unchanged, every other value as JSON.
+
+        Returns:
+            A future of the id of the message. It fails with QueueFull or LinkLost.
+
+        Raises:
+            MessageRefused: The value cannot be stored.
+            StateError: The queue is not attached.
+
+        Example:
+            id = await orders.push({"n": 1})
         """
         values = (encode_value(value),)
         if not self.ttl_s:
@@ -146,11 +165,19 @@ class Queue(RetentionAndTimesMixin):
         return self._push_pipeline.add(values, single=True)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
-        """Append messages in order, in few round trips; the result are their ids. Messages that
-        others push meanwhile may come in between.
+        """Append messages in order, in few round trips. Messages of other programs may come in
+        between.
 
-        The future fails with QueueFull when there is no room for the last ``details["left"]`` of
-        them; those before are stored.
+        Args:
+            values: The messages, as for ``push``.
+
+        Returns:
+            A future of their ids. It fails with QueueFull; then all but the last
+            ``details["left"]`` messages are stored.
+
+        Raises:
+            MessageRefused: A value cannot be stored; none is.
+            StateError: The queue is not attached.
         """
         encoded = [encode_value(value) for value in values]
         if not self.ttl_s:
@@ -205,17 +232,28 @@ class Queue(RetentionAndTimesMixin):
     # -- consuming ---------------------------------------------------------------------------------
 
     def consume(self, **options: Unpack[ConsumeKeywords]) -> Consumption:
-        """The messages, oldest first: ``async for message in queue.consume()``. It ends after
-        ``max`` messages, at ``stop()`` and ``detach()``.
+        """Return the messages, oldest first. They end after ``max`` messages, and at ``stop`` or
+        ``detach``.
 
-        ``remove=False`` reads from position ``index`` on and removes nothing, so several may follow
-        the same queue. ``reliable=True`` keeps each message until it is acked: at the start
-        everything up to the id ``last`` is acked, and what else was taken and not acked comes
-        again. Only one consumer at a time may be reliable; with ``wait`` (default true) the others
-        wait for it to end, else they get QueueBusy. At most ``prefetch`` messages (default 100) are
-        taken at once. Stopping puts back what was not handed over; a process that dies without
-        ``reliable`` loses at most those. A queue object has one consumption: a new one ends the one
-        before.
+        Stopping returns messages that were not handed over to the queue. Without ``reliable``, a
+        process that dies loses at most the prefetched messages. A queue object has one consumption:
+        a new one ends the one before.
+
+        Args:
+            **options: ``max``: most messages. ``remove=False``: read from position ``index`` on and
+                remove nothing. ``reliable=True``: keep each message until it is acked; messages up
+                to the id ``last`` are acked at the start, and other messages without an ack come
+                again. ``wait``: wait while another reliable consumer has the queue (the default).
+                ``prefetch``: most messages taken at once (100).
+
+        Raises:
+            ConfigError: An option has a wrong name, type or value.
+            QueueBusy: Another consumer is reliable, and ``wait`` is false.
+
+        Example:
+            async for message in orders.consume(reliable=True, max=3):
+                print(message.json())
+                await orders.ack(message.id)
         """
         self._need_attaching("consume from")
         checked = from_call(ConsumeOptions, "consume", options)
@@ -224,11 +262,15 @@ class Queue(RetentionAndTimesMixin):
         return self._consumption
 
     async def ack(self, last: int) -> None:
-        """Acknowledge every message up to this id that the reliable consumption of this object has
-        handed over.
+        """Acknowledge every message up to an id that the reliable consumption of this object handed
+        over.
 
-        Raises StateError when its consumption is not, or was not, reliable: messages of another
-        consumer cannot be acked here.
+        Args:
+            last: Id of the last message.
+
+        Raises:
+            StateError: The consumption of this object is not reliable.
+            LinkLost: The server cannot be reached in time.
         """
         flows.check_id(last)
         await self.ack_taken(min(last, self.handed))
@@ -249,27 +291,50 @@ class Queue(RetentionAndTimesMixin):
     # -- asking ------------------------------------------------------------------------------------
 
     async def count(self) -> int:
-        """Return the number of messages that some reader has not acknowledged, without those taken
-        and not acked, and without those kept by :meth:`retain`.
+        """Return the number of messages that some reader has not acknowledged.
+
+        Messages that are taken and not acked, and messages that :meth:`retain` keeps, are not
+        counted.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         return await self.run(flows.count(self.keys))
 
     async def flush(self) -> bool:
-        """Delete what is stored; ids go on, un-acked messages stay. Whether there was anything."""
+        """Delete the stored messages. Ids go on, and messages that are taken and not acked stay.
+
+        Returns:
+            Whether there was a message.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         return await self.run(flows.flush(self.keys))
 
     async def exists(self) -> bool:
-        """Whether any client has created it (or has found it through federation) and it has not
-        expired.
+        """Return whether the queue exists: it was created, or announced by a federated bus, and has
+        not expired.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         return await self.run(flows.exists(self.keys))
 
     async def ttl(self) -> int | None:
-        """The stored ttl in seconds; return None when the queue does not exist."""
+        """Return the stored ttl in seconds, or None if the queue does not exist.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         return _parse_number((await self.metadata()).get("ttl"))
 
     async def maxsize(self) -> int:
-        """Most messages the queue may hold; 0 means no limit."""
+        """Return the most messages that the queue may hold; 0 means no limit.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         return _parse_number((await self.metadata()).get("maxsize")) or 0
 
     async def find(self) -> str | None:
@@ -279,12 +344,22 @@ class Queue(RetentionAndTimesMixin):
         return (await self.metadata()).get("source")
 
     async def metadata(self) -> dict[str, str]:
-        """Every metadata field; empty when the queue does not exist."""
+        """Return every metadata field; empty if the queue does not exist.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         return await self.run(flows.metadata(self.keys))
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
-        """Set metadata fields of your own; values are stored as text. The bus' own fields are
-        refused.
+        """Set metadata fields of your own.
+
+        Args:
+            fields: Names and values; values are stored as text.
+
+        Raises:
+            ConfigError: A field belongs to the bus.
+            LinkLost: The server cannot be reached in time.
         """
         self._check_fields(fields)
         ttl_s = self._need_attached("set metadata of")
@@ -297,24 +372,42 @@ class Queue(RetentionAndTimesMixin):
     # -- subscriptions, as Spark queries with the option of that name have them --------------------
 
     async def subscribe(self, name: str, start: str | int = "earliest") -> int:
-        """Register a subscription: from now on messages stay stored until it has acked them. Its
-        last acked id; one that exists keeps its own.
+        """Register a subscription: from now on messages stay until it has acked them.
 
-        ``start`` is ``earliest``, ``latest`` or the last id that counts as read. Raises QueueBusy
-        while a query without a subscription reads.
+        Args:
+            name: Name of the subscription. An existing one keeps its position.
+            start: ``earliest``, ``latest``, or the last id that counts as read.
+
+        Returns:
+            The last acked id of the subscription.
+
+        Raises:
+            QueueBusy: A query without a subscription reads the queue.
+            ConfigError: The name or the start is not valid.
         """
         self._need_attached("subscribe to")
         return await self.run(reader_subscriptions.register(self.keys, name, start, is_dead))
 
     async def unsubscribe(self, name: str) -> bool:
-        """Forget a subscription, and drop what only it held back. Whether there was one. Raises
-        QueueBusy while a query reads with it.
+        """Forget a subscription, and drop messages that only it kept.
+
+        Args:
+            name: Name of the subscription.
+
+        Returns:
+            Whether it was there.
+
+        Raises:
+            QueueBusy: A query reads with it.
         """
         return await self.run(reader_subscriptions.unsubscribe(self.keys, name, is_dead))
 
     async def subscriptions(self) -> list[reader_subscriptions.QueueSubscriptionStatus]:
-        """Every subscription: how far it is, how many messages stay stored for it, and since when
-        it was not here.
+        """Return every subscription with its position, its number of kept messages, and the time
+        since it read.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         return await self.run(reader_subscriptions.list_subscriptions(self.keys))
 
@@ -336,15 +429,28 @@ class Queue(RetentionAndTimesMixin):
     def group(
         self, name: str, *, start: str | int = "earliest", shared: bool = False, **options: Any
     ) -> OrderedGroup | SharedGroup:
-        """A named reader of this queue; ``async with`` it, then ``batches()``. Messages that it has
-        not acked stay stored, also for days without a reader.
+        """Return a named reader of this queue. Messages without its ack stay stored, also without a
+        holder.
 
-        Ordered: one holder at a time reads in order and acks cumulatively, others stand by; it is
-        the subscription that a Spark query names.
-        Shared: many holders divide the messages. Each is leased for ``lease_s`` (30), at most
-        ``tries`` times (3), and then is a dead letter in the queue ``dead`` (``<queue>.dead``); at
-        most ``limit`` are in flight over all holders. ``start``, of a new group: as for
-        ``subscribe``. Raises ConfigError.
+        An ordered group has one holder at a time, which reads in order and acks cumulatively. It is
+        the subscription that a Spark query names. A shared group divides the messages among many
+        holders, each with a lease.
+
+        Args:
+            name: Name of the group.
+            start: Start of a new group, as for ``subscribe``.
+            shared: Whether it is a shared group.
+            **options: Of a shared group. ``lease_s``: seconds of a lease (30). ``tries``: most
+                leases of a message (3). ``dead``: dead-letter queue (``<queue>.dead``). ``limit``:
+                most messages in flight over all holders.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+
+        Example:
+            async with orders.group("mail", shared=True) as group:
+                async for batch in group.batches():
+                    await group.ack(batch)
         """
         check_flag("shared", shared)
         if unknown := sorted(set(options) - SharedGroupKeywords.__annotations__.keys()):
@@ -366,17 +472,25 @@ class Queue(RetentionAndTimesMixin):
         return OrderedGroup(self, name, start)
 
     async def groups(self) -> list[groups.GroupState]:
-        """Every group and subscription, by name: its kind, how far it is, and what it has in
+        """Return every group and subscription by name: its kind, its position, and its messages in
         flight.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         return await self.run(groups.list_groups(self.keys))
 
     async def promote(self) -> tuple[int, int]:
-        """Make a mirror a queue of its own: from now on it takes pushes, and its ids go on after
-        the last one copied.
+        """Turn a mirror into a queue of its own: it takes pushes, and its ids go on after the last
+        copied one.
 
-        The result is that id, and the last one that the origin is known to have given: ids in
-        between were not copied. Raises StateError when it is no mirror, QueueMissing.
+        Returns:
+            The last copied id, and the last id that the origin is known to have given. Ids in
+            between were not copied.
+
+        Raises:
+            StateError: The queue is no mirror.
+            QueueMissing: The queue does not exist.
         """
         promoted, last, seen = await self.run(mirror.promote(self.keys))
         if not promoted:

@@ -44,14 +44,22 @@ class RetentionAndTimesMixin(BaseQueue):
         messages: int | None = None,
         bytes: str | int | None = None,  # noqa: A002  # as its users call it
     ) -> retention.Retention | None:
-        """Keep what all readers have acknowledged, so that a reader can go back: until it is older
-        than ``age`` (``7d``, or seconds), not among the newest ``messages``, or beyond the newest
-        ``bytes`` (``10g``), whichever comes first. Without any limit given nothing is kept any
-        more.
+        """Set the limits up to which acknowledged messages are kept, so that a reader can go back.
 
-        It counts for all readers and for this life of the queue. The result is what is kept now.
-        Raises ConfigError, and QueueBusy while a reliable consumer has messages that it has not
-        acknowledged.
+        The limits hold for all readers, and for this life of the queue. Without a limit no
+        acknowledged message is kept.
+
+        Args:
+            age: Longest age: ``7d``, seconds, or a timedelta.
+            messages: Most messages.
+            bytes: Most bytes: a number, or ``10g``.
+
+        Returns:
+            The limits that hold now.
+
+        Raises:
+            ConfigError: A limit has a wrong type or value.
+            QueueBusy: A reliable consumer has messages without an ack.
         """
         limits = retention.parse_limits(age, messages, bytes)
         self._need_attached("retain messages of")
@@ -65,25 +73,37 @@ class RetentionAndTimesMixin(BaseQueue):
         return found
 
     async def retention(self) -> retention.Retention | None:
-        """Return the retention of the queue; return None where the queue keeps nothing."""
+        """Return the limits that ``retain`` has set, or None.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         return await self.run(retention.read_retention(self.keys))
 
     # -- its clock ---------------------------------------------------------------------------------
 
     async def id_at(self, time: int | str | datetime) -> int:
-        """Return the last id that existed before the second of ``time``: messages of that second or
-        later are after it.
+        """Return the last id that existed before the second of a time.
 
-        ``time``: milliseconds since 1970 (below 0: so long before now), a datetime with its time
-        zone, ISO 8601 with its offset, or ``-10m``. Raises TimeUnknown where the clock does not
-        reach back so far and messages of before may be stored, ConfigError for what is no time, or
-        to come.
+        Args:
+            time: Milliseconds since 1970 (a negative number: before now), a datetime with a time
+                zone, ISO 8601 with an offset, or ``-10m``.
+
+        Raises:
+            TimeUnknown: The queue has messages from before its first recorded time.
+            ConfigError: The value is no time, or a time to come.
         """
         return await self.run(times_of_ids.id_at(self.keys, parse_moment(time).ms))
 
     async def ms_of(self, id: int) -> int | None:
-        """Return the time at which the message with this id was certainly stored, in milliseconds
-        since 1970 of the server's clock; return None where it is not known.
+        """Return a time at which a message was stored, in milliseconds since 1970, or None if
+        unknown.
+
+        Args:
+            id: Id of the message.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         return await self.run(times_of_ids.ms_of(self.keys, id))
 

@@ -142,11 +142,16 @@ class SharedGroup(BaseGroup):
         self._apart = False
 
     async def batches(self, most: int = 100) -> AsyncIterator[list[LeasedMessage]]:
-        """Messages leased to this holder, in lists of up to ``most`` (1,000 at most): those to be
-        tried again first, then new ones.
+        """Lease messages to this holder, in lists: messages to be tried again first, then new ones.
 
-        A list is leased at once: ask for as many as are handled within the lease. Ends at
-        ``stop()``.
+        A list is leased at once, so ask for no more than are handled within the lease. Ends at
+        ``stop``.
+
+        Args:
+            most: Most messages of a list, up to 1,000.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         check_batch_size(most)
         self._need_entered("read")
@@ -166,14 +171,24 @@ class SharedGroup(BaseGroup):
         delay_s: float = 1.0,
         most: int | None = None,
     ) -> int:
-        """Call a function with each message, until ``stop()`` or until there were ``most``. Returns
-        how many.
+        """Call a function with each message until ``stop``. A handler that returns acknowledges its
+        message.
 
-        ``handler`` is a coroutine function, or a plain one, which is called in a thread. A handler
-        that returns acknowledges its message. An exception of the handler is a try: the message
-        comes again in ``delay_s``, and is a dead letter once its tries are used up; ``Rejected``
-        gives it up at once. At most ``at_once`` handlers run. Leases are extended meanwhile. Raises
-        ConfigError, LinkLost.
+        An exception of the handler is a try, and the message becomes a dead letter after the last
+        one. ``Rejected`` makes it a dead letter at once. Leases are extended meanwhile.
+
+        Args:
+            handler: A coroutine function, or a plain function, which runs in a thread.
+            at_once: Most handlers that run at once.
+            delay_s: Seconds until the next try.
+            most: Most messages, or None for no end.
+
+        Returns:
+            The number of handled messages.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+            LinkLost: The server cannot be reached in time.
         """
         return await MessageHandling(self, handler, at_once, delay_s).run(most)
 
@@ -204,8 +219,16 @@ class SharedGroup(BaseGroup):
         )
 
     async def ack(self, deliveries: LeasedMessage | Sequence[LeasedMessage]) -> list[LeasedMessage]:
-        """Ack deliveries. The result, here and below: those that were refused, since their lease
-        had ended and another holder has, or had, them.
+        """Acknowledge messages.
+
+        Args:
+            deliveries: A message, or a list of messages, of ``batches``.
+
+        Returns:
+            The messages that were refused, because another holder has, or had, their lease.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         self._need_entered("settle messages of")
         return await self._settle(_as_list(deliveries), "ack")
@@ -217,8 +240,18 @@ class SharedGroup(BaseGroup):
         delay_s: float = 0,
         error: object = "",
     ) -> list[LeasedMessage]:
-        """Try these again, in ``delay_s`` at the earliest. A message without a try left becomes a
-        dead letter, with ``error`` as the reason.
+        """Try messages again. A message without a try left becomes a dead letter.
+
+        Args:
+            deliveries: A message, or a list of messages, of ``batches``.
+            delay_s: Fewest seconds until the next try.
+            error: Reason in the dead letter.
+
+        Returns:
+            The messages that were refused, because another holder has, or had, their lease.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         self._need_entered("settle messages of")
         check_seconds("delay_s", delay_s, 0)
@@ -227,14 +260,36 @@ class SharedGroup(BaseGroup):
     async def reject(
         self, deliveries: LeasedMessage | Sequence[LeasedMessage], error: object = "rejected"
     ) -> list[LeasedMessage]:
-        """Move these to the dead-letter queue. Raises QueueFull where that is full."""
+        """Move messages to the dead-letter queue.
+
+        Args:
+            deliveries: A message, or a list of messages, of ``batches``.
+            error: Reason in the dead letter.
+
+        Returns:
+            The messages that were refused, because another holder has, or had, their lease.
+
+        Raises:
+            QueueFull: The dead-letter queue is full.
+        """
         self._need_entered("settle messages of")
         return await self._reject(_as_list(deliveries), error)
 
     async def extend(
         self, deliveries: LeasedMessage | Sequence[LeasedMessage], *, lease_s: float = 30
     ) -> list[LeasedMessage]:
-        """Let the leases of these end in ``lease_s`` from now."""
+        """Extend the leases of messages.
+
+        Args:
+            deliveries: A message, or a list of messages, of ``batches``.
+            lease_s: Seconds from now until the leases end.
+
+        Returns:
+            The messages that were refused, because another holder has, or had, their lease.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         self._need_entered("settle messages of")
         check_seconds("lease_s", lease_s, 0)
         return await self._settle(_as_list(deliveries), "extend", round(lease_s * 1000))
@@ -245,19 +300,39 @@ class SharedGroup(BaseGroup):
         *,
         delay_s: float = 0,
     ) -> list[LeasedMessage]:
-        """Give these back, as if they had not been leased; they are leased in ``delay_s`` at the
-        earliest.
+        """Return messages as if they had not been leased.
+
+        Args:
+            deliveries: A message, or a list of messages, of ``batches``.
+            delay_s: Fewest seconds until they are leased again.
+
+        Returns:
+            The messages that were refused, because another holder has, or had, their lease.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         self._need_entered("settle messages of")
         check_seconds("delay_s", delay_s, 0)
         return await self._settle(_as_list(deliveries), "release", round(delay_s * 1000))
 
     async def seek(self, where: str | int, *, again: bool = False) -> int:
-        """Go to another place while nothing is leased, as BaseGroup.seek.
+        """Move the group to another place, while no message is leased.
 
-        A worker runs no job again that has an outcome of this group. With ``again`` the outcomes
-        of the messages after that place are forgotten, so that their handlers run once more. The
-        group is paused meanwhile; where the call dies half-way it stays so: ``resume()`` it.
+        The group is paused meanwhile, and stays paused if the call dies; then call ``resume``.
+
+        Args:
+            where: As for an ordered group.
+            again: Forget the outcomes of jobs after that place, so that their handlers run once
+                more.
+
+        Returns:
+            The last id that counts as read now.
+
+        Raises:
+            QueueBusy: Messages are leased.
+            ConfigError: The place is not valid.
+            TimeUnknown: The queue does not know that time.
         """
         if not again:
             return await super().seek(where)
@@ -273,15 +348,27 @@ class SharedGroup(BaseGroup):
         return position
 
     async def pause(self) -> None:
-        """Lease nothing more, to any holder, until ``resume()``; leased messages can be settled."""
+        """Lease no more messages to any holder until ``resume``. Leased messages can be settled.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         await self._pause(paused=True)
 
     async def resume(self) -> None:
-        """End a pause."""
+        """End a pause.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         await self._pause(paused=False)
 
     async def wait_drained(self) -> None:
-        """Returns once nothing is leased."""
+        """Wait until no message is leased.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
+        """
         await self._wait_until(lambda found: not found.in_flight)
 
     # -- leasing -----------------------------------------------------------------------------------

@@ -141,13 +141,18 @@ class Member(Handle, Emitter[MemberEvent]):
     async def batches(
         self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0
     ) -> AsyncIterator[OwnedPartitionMessages]:
-        """Messages of the partitions that are this member's, in turn: each batch is 1 to ``most``
-        (1,000) of one ``batch.partition``, in order.
+        """Return messages of the partitions of this member, in turn. Each batch is of one
+        partition, in order.
 
-        A batch that is not full waits up to ``linger_s`` seconds for more. Messages that are handed
-        out and not acked come again when the partition gets another member. Ends at ``stop()``.
-        Raises what ends the reading of a partition, such as DataLoss: enter again to begin at what
-        is acked.
+        Messages that are handed out and not acked come again when the partition gets another
+        member. Ends at ``stop``.
+
+        Args:
+            most: Most messages of a batch, up to 1,000.
+            linger_s: Longest wait in seconds for a full batch.
+
+        Raises:
+            DataLoss: Messages of a partition are gone. Enter again to begin at the last ack.
         """
         self.begin_reading(most, linger_s)
         while self._running:
@@ -181,11 +186,14 @@ class Member(Handle, Emitter[MemberEvent]):
         return None
 
     async def ack(self, batch: OwnedPartitionMessages) -> None:
-        """Acknowledge a batch, and what was handed out of its partition before it; again changes
-        nothing.
+        """Acknowledge a batch, and messages of its partition that were handed out before it.
 
-        Raises QueueBusy where the partition is another member's by now, which gets these messages
-        again, and DataLoss where they are gone.
+        Args:
+            batch: A batch of ``batches``.
+
+        Raises:
+            QueueBusy: Another member has the partition by now, and gets these messages again.
+            DataLoss: The messages are gone.
         """
         if not isinstance(batch, OwnedPartitionMessages):
             raise ConfigError(
@@ -198,8 +206,11 @@ class Member(Handle, Emitter[MemberEvent]):
         await batch.share.ack_batch(batch)
 
     async def stop(self) -> None:
-        """End ``batches()`` and leave the group: others get its partitions at once, and what is not
-        acked. No error when it has ended.
+        """End ``batches`` and leave the group. Other members get the partitions and the messages
+        without an ack.
+
+        Raises:
+            LinkLost: The server cannot be reached in time.
         """
         self._running = False
         self._more.set()

@@ -94,12 +94,14 @@ class Topic(Handle):
     # -- life --------------------------------------------------------------------------------------
 
     async def attach(self) -> None:
-        """Create the topic, or adopt the one that exists, with as many partitions as it has; attach
-        its queues. Nothing when it is attached.
+        """Create the topic, or join an existing one with its number of partitions, and attach its
+        queues.
 
-        Raises TopicMissing when there is none and no number of partitions was given, LinkLost when
-        the server that knows of it is away. Partitions whose server is away are attached when it is
-        back.
+        Partitions whose server is away are attached when it is back.
+
+        Raises:
+            TopicMissing: There is no such topic, and no number of partitions was given.
+            LinkLost: The server that knows of the topic is away.
         """
         async with self._lock:
             if self.attached:
@@ -124,8 +126,10 @@ class Topic(Handle):
                 raise
 
     async def detach(self) -> None:
-        """Wait for pushes under way, and let the ttl of the queues run. No error when not
-        attached.
+        """Wait for pushes under way, and let the ttl of the partition queues run.
+
+        Raises:
+            BusError: A push under way failed.
         """
         async with self._lock:
             await self._close()
@@ -143,11 +147,17 @@ class Topic(Handle):
         return self._known.partitions
 
     async def grow(self, partitions: int) -> int:
-        """Let the topic have so many partitions, at least those it has; the result is how many it
-        has now. Keys get other partitions then.
+        """Add partitions. Keys get other partitions then.
 
-        Raises TopicShrinks when it has more, and what creating a queue raises: then it has not
-        grown.
+        Args:
+            partitions: Number of partitions, at least the present one.
+
+        Returns:
+            The present number of partitions.
+
+        Raises:
+            TopicShrinks: The topic has more partitions.
+            BusError: A queue cannot be created; then the topic has not grown.
         """
         flows.check_partitions(partitions)
         await self.attach()
@@ -164,12 +174,19 @@ class Topic(Handle):
     def push(
         self, value: object, *, key: bytes | str | None = None, partition: int | None = None
     ) -> asyncio.Future[TopicMessageId]:
-        """Append a message; the result is its partition and id, once stored. Messages of a
-        partition are stored in the order of the calls.
+        """Append a message. Messages of one partition are stored in the order of the calls.
 
-        ``partition`` counts more than ``key``; without either (a key of None is none, an empty one
-        is a key) partitions have their turns. The future fails with QueueFull, and with LinkLost as
-        for a queue.
+        Args:
+            value: As for ``Queue.push``.
+            key: Key that chooses the partition. Without a key, partitions take turns.
+            partition: Number of the partition, instead of a key.
+
+        Returns:
+            A future of the partition and the id. It fails with QueueFull or LinkLost.
+
+        Raises:
+            MessageRefused: The value cannot be stored.
+            ConfigError: There is no such partition.
         """
         return self._push_when_attached(lambda: self._push(value, key, partition))
 
@@ -189,13 +206,23 @@ class Topic(Handle):
         keys: Iterable[bytes | str | None] | None = None,
         partition: int | None = None,
     ) -> asyncio.Future[Sequence[TopicMessageId]]:
-        """Append messages, each with its key; the result are their places, in the order of the
-        values. Messages of one key stay in order.
+        """Append messages, each with its key. Messages of one key stay in order.
 
-        The values without a key go to one partition, those of the next call to the next. When a
-        partition fails, the others are stored all the same: the future raises the first error,
-        whose ``details["placed"]`` has None for each message that is not stored, or not known to
-        be.
+        Values without a key go to one partition, and the values of the next call to the next one.
+        If a partition fails, the others are stored: ``details["placed"]`` of the error has None for
+        each message that is not known to be stored.
+
+        Args:
+            values: The messages.
+            keys: A key, or None, for each message.
+            partition: Number of the partition of all messages, instead of keys.
+
+        Returns:
+            A future of the partitions and ids, in the order of the values.
+
+        Raises:
+            MessageRefused: A value cannot be stored.
+            ConfigError: There is no such partition, or not one key for each value.
         """
         batch = list(values)
         of = [None] * len(batch) if keys is None else list(keys)
@@ -236,8 +263,13 @@ class Topic(Handle):
         return outer
 
     def partition_of(self, key: bytes | str) -> int:
-        """The partition of a key, with as many partitions as the topic has now. Raises StateError
-        until it is attached.
+        """Return the partition of a key, with the present number of partitions.
+
+        Args:
+            key: The key.
+
+        Raises:
+            StateError: The topic is not attached.
         """
         if not self.partitions:
             raise StateError(
@@ -251,40 +283,76 @@ class Topic(Handle):
     # -- groups ------------------------------------------------------------------------------------
 
     def group(self, name: str, *, start: str | int = "earliest") -> Member:
-        """A member of a group, whose members divide the partitions:
-        ``async with topic.group("agg") as member``, then ``member.batches()``.
+        """Return a member of a group. The members of a group divide the partitions.
 
-        ``start``, of a new group: ``earliest``, ``latest``, a time, or ``-1000 messages`` of each
-        partition, as for a group of a queue. A partition that comes later is read from its oldest
-        message. Raises ConfigError.
+        A partition that is added later is read from its oldest message.
+
+        Args:
+            name: Name of the group.
+            start: Start of a new group in each partition: ``earliest``, ``latest``, a time, or
+                ``-1000 messages``.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+
+        Example:
+            async with topic.group("agg") as member:
+                async for batch in member.batches():
+                    await member.ack(batch)
         """
         return Member(self, name, start)
 
     def jobs(self, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S) -> TopicJobs:
-        """The jobs of the topic, each in the partition of its key; see topic_jobs.py."""
+        """Return the jobs of the topic, each in the partition of its key.
+
+        Args:
+            durable: As for ``Bus.jobs``.
+            outcome_ttl_s: As for ``Bus.jobs``.
+
+        Raises:
+            ConfigError: An argument has a wrong type or value.
+        """
         return TopicJobs(self, durable=durable, outcome_ttl_s=outcome_ttl_s)
 
     async def groups(self) -> list[GroupLag]:
-        """Return each group with its lag over all partitions, and the number of partitions that are
-        read now. Raises LinkLost while a server is away.
+        """Return each group with its lag over all partitions, and its number of read partitions.
+
+        Raises:
+            LinkLost: A server is away.
         """
         await self.attach()
         found = await asyncio.gather(*(queue.run(read_lags([queue.keys])) for queue in self.queues))
         return lags_by_group([each for part in found for each in part])
 
     async def seek(self, group: str, where: str | int) -> list[int]:
-        """Let a group go on elsewhere in every partition, while it has no members: ``where`` as
-        ``start``. The last ids that count as read now.
+        """Move a group to another place in every partition, while it has no members.
 
-        Raises QueueBusy while a member reads, ConfigError, TimeUnknown; partitions before the one
-        that is named are moved then.
+        Args:
+            group: Name of the group.
+            where: As for the start of a group.
+
+        Returns:
+            For each partition, the last id that counts as read now.
+
+        Raises:
+            QueueBusy: A member reads the named partition; partitions before it are moved.
+            ConfigError: The place is not valid.
+            TimeUnknown: A partition does not know that time.
         """
         await self.attach()
         return [await queue.group(flows.check_group(group)).seek(where) for queue in self.queues]
 
     async def drop(self, group: str) -> bool:
-        """Forget a group, so that nothing stays stored for it. Whether there was one. Raises
-        QueueBusy while a member reads.
+        """Forget a group, so that no message stays stored for it.
+
+        Args:
+            group: Name of the group.
+
+        Returns:
+            Whether there was such a group.
+
+        Raises:
+            QueueBusy: A member reads.
         """
         await self.attach()
         return any([await queue.unsubscribe(flows.check_group(group)) for queue in self.queues])
