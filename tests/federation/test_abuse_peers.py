@@ -45,7 +45,7 @@ def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Who never reads is cut off later here than elsewhere: all of them shall be there while it is
     measured what they cost.
     """
-    with serve_process(redis_url, tmp_path_factory.mktemp("served"), send_s=10) as made:
+    with serve_process(redis_url, tmp_path_factory.mktemp("served"), send_s=4) as made:
         yield made
 
 
@@ -166,7 +166,7 @@ async def test_memory_of_connections_that_are_closed_comes_back_however_few_they
     ]
     with serve_process(redis_url, tmp_path, in_flight_bytes=32 * MIB) as served:
         kept: list[int] = []
-        for _ in range(20):
+        for _ in range(8):
             raw = await Raw.open(
                 served.port,
                 "/bus",

@@ -15,6 +15,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import BusError
+from busmq_spark.federation.client import remote_reconnector
 from tests.conftest import Fresh
 from tests.federation.far import quick
 from tests.federation.tools import SECRET
@@ -27,6 +28,12 @@ EVENTS: dict[str, dict[str, list[Any]]] = {
     "connect": {"connect": []},
 }
 LATER_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server confirms no end, and each test would wait for it."""
+    monkeypatch.setattr(remote_reconnector, "END_TIMEOUT_S", 0.05)
 
 
 class Wrong:
@@ -163,7 +170,7 @@ async def test_a_wrong_list_of_methods_is_an_error(
     quick(monkeypatch)
     async with between(redis_url, fresh) as (wrong, bus):
         await bus.federate(bus.queue("p")).attach()  # there is a link
-        monkeypatch.setattr("busmq_spark.federation.client.remote_reconnector.PATIENCE_S", 0.5)
+        monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.5)
         wrong.methods = methods
         queue: Any = bus.federate(bus.queue("q"))
         async with asyncio.timeout(LATER_S):
