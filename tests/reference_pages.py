@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark import errors
-from busmq_spark.federation.bulk.operation_rights import KEYS_OF_OPERATION
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -130,7 +129,7 @@ def _rights_of_operations() -> str:
     ).items():
         operation = OPERATIONS[name]
         rights = operation.required_rights(*operation.decode_arguments(arguments))
-        keys = ", ".join(f"`{key}`" for key in KEYS_OF_OPERATION[name].split()) or "–"
+        keys = ", ".join(f"`{key}`" for key in operation.keys) or "–"
         words = dict.fromkeys(map(right_in_words, rights))
         rows.append((f"`{name}`{title.removeprefix(name)}", "; ".join(words), keys))
     return _table(["operation", "right", "keys"], rows)

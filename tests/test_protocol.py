@@ -10,27 +10,38 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.federation.bulk import operations
+from busmq_spark.federation.bulk.codecs import BulkJsonCodec, codec_of
 from busmq_spark.federation.bulk.frames import BulkFrameKind
-from busmq_spark.federation.bulk.operations import OPERATIONS, BulkJsonCodec
+from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.queue import keys
 from busmq_spark.queue.caching import cached_attribute
 from busmq_spark.queue.keys import JobKeys, QueueKeys, TopicKeys
+from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.queue import AttachResult
+from busmq_spark.reading.reader_operations import AckResult, QueueState
+from busmq_spark.reading.times_of_ids import TimeLookupResult
+from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions
+from busmq_spark.writing.mirror import OriginQueueState
+from busmq_spark.writing.sink import CommitStoppedAtMaxsize, StagedList
+from busmq_spark.writing.sink_runs import SinkRun
 from tests.protocol_page import PAGE, ROOT, with_scripts
 
 RECORDS: dict[str, BulkJsonCodec] = {
-    "Position": operations.POSITION_CODEC,
-    "Range": operations.RANGE_CODEC,
-    "Creation": operations.QUEUE_CREATION_CODEC,
-    "Attached": operations.ATTACH_RESULT_CODEC,
-    "State": operations.QUEUE_STATE_CODEC,
-    "Span": operations.ORIGIN_STATE_CODEC,
-    "TimeLookupResult": operations.TIME_LOOKUP_RESULT_CODEC,
-    "AckResult": operations.ACK_RESULT_CODEC,
-    "LossCauseEvidence": operations.REMOVAL_TRACES_CODEC,
-    "Staged": operations.STAGED_LIST_CODEC,
-    "Run": operations.SINK_RUN_CODEC,
-    "Full": operations.PARTIAL_COMMIT_CODEC,
+    name: codec_of(kind)
+    for name, kind in {
+        "Position": Position,
+        "Range": Range,
+        "Creation": QueueCreateOptions,
+        "Attached": AttachResult,
+        "State": QueueState,
+        "Span": OriginQueueState,
+        "TimeLookupResult": TimeLookupResult,
+        "AckResult": AckResult,
+        "LossCauseEvidence": LossCauseEvidence,
+        "Staged": StagedList,
+        "Run": SinkRun,
+        "Full": CommitStoppedAtMaxsize,
+    }.items()
 }
 TEXT = PAGE.read_text("utf-8")
 _CITED = re.compile(r"protocol (?:chapter )?(Q\d+|\d+(?:\.\d+)?)")

@@ -34,11 +34,6 @@ def unsent_bytes(socket: ServerConnection) -> tuple[int, int]:
     return waiting, kernel
 
 
-def has_unread_bytes(socket: ServerConnection) -> bool:
-    """Whether the operating system holds bytes of the peer that were not read yet."""
-    return is_readable(socket.transport.get_extra_info("socket"))
-
-
 def is_readable(found: Any) -> bool:
     """Whether the operating system holds bytes of a socket that were not read yet."""
     try:

@@ -15,11 +15,10 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.server import FederationBulkServer
-from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, WIRE_LOG
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection, SocketLimiter
-from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.options import RedisOptions
 from tests.support import PATIENCE_S
 

@@ -12,8 +12,8 @@ import pytest
 
 from busmq_spark.errors import BusError, ProtocolError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
-from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame, decode_error
+from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.handshake import (
     BULK_SUBPROTOCOL,

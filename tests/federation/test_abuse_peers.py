@@ -74,7 +74,7 @@ async def test_a_call_takes_no_more_work_while_other_clients_are_slow_or_never_r
         await asyncio.gather(*(ignorant(server.port, full) for _ in range(many)))
         await until(
             lambda: (
-                sum(connection.send_buffer.waiting for connection in server._connections)
+                sum(connection.work.send_buffer.waiting for connection in server._connections)
                 >= many * 120_000
             )
         )

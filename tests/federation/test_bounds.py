@@ -34,18 +34,18 @@ async def test_listeners_of_a_secret_are_bounded_and_those_of_unknown_events_not
         await second.listen("message")
         [connection] = server._connections
         assert await second.call("isAttached") == [False]
-        assert connection.quota.listeners == 3
+        assert connection.work.quota.listeners == 3
         await first.close()
         assert await second.call("isAttached") == [False]
-        assert connection.quota.listeners == 1
+        assert connection.work.quota.listeners == 1
         await second.send("once", "attached", print)
         await second.send("attach")
         await second.call("count")
-        assert connection.quota.listeners == 1
+        assert connection.work.quota.listeners == 1
         await second.listen("message", "message")
         await second.send("on", "message", print)
         assert await wire.next(second.channel) is None
-        assert connection.quota.listeners == 0
+        assert connection.work.quota.listeners == 0
 
 
 async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connection(
@@ -59,7 +59,7 @@ async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connectio
             for _ in range(20):
                 await queue.send("push", BIG, lambda *values: answers.append(values))
             assert await queue.call("isAttached") == [False]
-        assert connection.deferred_bytes <= 4 * 1024 * 1024
+        assert connection.work.deferred_bytes <= 4 * 1024 * 1024
         refused = len(answers)
         assert 120 - refused == 4 * 1024 * 1024 // (len(BIG) + 600)
         await queues[0].send("attach")
@@ -68,7 +68,7 @@ async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connectio
         for queue in queues:
             await queue.close()
         await until(lambda: not connection._ending and not connection._sessions)
-        assert connection.deferred_bytes == 0
+        assert connection.work.deferred_bytes == 0
 
 
 async def test_consuming_goes_on_when_redis_may_write_again_and_the_peer_has_had_the_error(

@@ -26,13 +26,16 @@ from busmq_spark.errors import (
     WireError,
 )
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
+from busmq_spark.federation.bulk.frames import (
+    BulkFrameKind,
+    BulkProtocolFrame,
+    decode_error,
+    encode_error,
+)
 from busmq_spark.federation.bulk.operations import (
     OPERATIONS,
     RpcTarget,
     ServerHello,
-    decode_error,
-    encode_error,
 )
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import _BulkSession

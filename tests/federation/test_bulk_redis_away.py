@@ -14,7 +14,7 @@ import pytest
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
-from busmq_spark.federation.bulk.error_replies import make_error_frame
+from busmq_spark.federation.bulk.server import make_error_frame
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.queue.position import Range
 from busmq_spark.store.protocol import FullQueueWait

@@ -11,7 +11,7 @@ import pytest
 from busmq_spark import errors
 from busmq_spark.errors import BusError, RemoteError
 from busmq_spark.federation import error_codec
-from busmq_spark.federation.bulk.operations import decode_error, encode_error
+from busmq_spark.federation.bulk.frames import decode_error, encode_error
 
 URL = "redis://10.1.2.3:6379"
 ABOUT_US: list[BusError] = [

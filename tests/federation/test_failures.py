@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.errors import RequestFailed
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
-from busmq_spark.federation.serve.connection import MAX_ANSWERS_READ_AT_ONCE
+from busmq_spark.federation.serve.peer_work import MAX_ANSWERS_READ_AT_ONCE
 from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -45,7 +45,7 @@ async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(
                 )
             [connection] = server._connections
             most = most_waiting(connection)
-            await until(lambda: connection.send_buffer.is_full)
+            await until(lambda: connection.work.send_buffer.is_full)
             async with Wire(server) as wire:
                 reader = await wire.open("persistify", name, {}, ["a"])
                 for _ in range(

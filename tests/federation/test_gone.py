@@ -56,10 +56,10 @@ async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(
             )  # now: it may be cut off before the last of these is published
             for _ in range(2 * SOCKETS // len(BIG)):
                 await news.publish(BIG)
-            await until(lambda: connection.send_buffer.closed)
+            await until(lambda: connection.work.send_buffer.closed)
             await until(lambda: not server._connections)
             assert len(bus._objects) == 1
-            assert connection.send_buffer.waiting == connection.pubsub_bytes == 0
+            assert connection.work.send_buffer.waiting == connection.work.pubsub_bytes == 0
         assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
 
 
@@ -78,15 +78,15 @@ async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all
             news = bus.pubsub(name)
             for _ in range(3 * SOCKETS // len(BIG) // 10):
                 await news.publish(BIG)
-            await until(lambda: connection.pubsub_bytes > most - len(BIG))
-            assert connection.pubsub_bytes <= most
+            await until(lambda: connection.work.pubsub_bytes > most - len(BIG))
+            assert connection.work.pubsub_bytes <= most
             # Pubsubs
             buffers = [one._subscription._for_handlers for one in bus._objects]  # type: ignore[attr-defined]
             await until(lambda: not any(buffers))
-            assert connection.pubsub_bytes <= most
+            assert connection.work.pubsub_bytes <= most
             socket.transport.abort()
         await until(lambda: not server._connections)
-        assert connection.pubsub_bytes == 0
+        assert connection.work.pubsub_bytes == 0
 
 
 async def test_a_listener_that_reads_late_gets_what_was_kept_in_order_and_the_count_of_the_rest(
@@ -98,15 +98,15 @@ async def test_a_listener_that_reads_late_gets_what_was_kept_in_order_and_the_co
         await listener.send("subscribe")
         await listener.event("subscribed")
         [connection] = server._connections
-        connection.send_buffer._high = -1  # no room
-        connection.send_buffer._room.clear()
+        connection.work.send_buffer._high = -1  # no room
+        connection.work.send_buffer._room.clear()
         for number in range(1200):
             await news.publish(str(number))
         assert "MESSAGES_MISSED" in (await listener.event("error"))[0]
         exposed = connection._sessions[listener.channel]._object
         await until(lambda: exposed._missed == 200)  # type: ignore[union-attr]  # it is a pubsub
-        connection.send_buffer._high = 1_000_000
-        connection.send_buffer._room.set()
+        connection.work.send_buffer._high = 1_000_000
+        connection.work.send_buffer._room.set()
         assert [await listener.event("message") for _ in range(1000)] == [
             [str(number)] for number in range(200, 1200)
         ]
@@ -183,14 +183,14 @@ async def test_a_consumer_that_gets_room_when_its_channel_closes_hands_over_noth
         await queue.push_many(["a", "b"])
         await theirs.send("attach")
         await theirs.call("count")
-        connection.send_buffer._high = -1  # no room
-        connection.send_buffer._room.clear()
+        connection.work.send_buffer._high = -1  # no room
+        connection.work.send_buffer._room.clear()
         await theirs.send("consume")
         session = connection._sessions[theirs.channel]
         await until(lambda: any("consuming" in task.get_name() for task in session._tasks))
         assert await queue.count() == 2  # nothing is taken before there is room
-        connection.send_buffer._high = 1_000_000
-        connection.send_buffer._room.set()
+        connection.work.send_buffer._high = 1_000_000
+        connection.work.send_buffer._room.set()
         connection._end_session(theirs.channel)
         await until(lambda: len(bus._objects) == 1)
         assert await queue.count() == 2

@@ -229,7 +229,7 @@ async def test_messages_are_taken_from_redis_once_there_is_room_for_them(
                 for body in (make_creation(kind, name).encode(), *bodies):
                     peer.send(frame(channel + b"1" + body))
         await until(lambda: quota_of(server).bytes > 3 * size)
-        await until(lambda: sum(each.send_buffer.is_full for each in server._connections) > 1)
+        await until(lambda: sum(each.work.send_buffer.is_full for each in server._connections) > 1)
         assert most() < 3 * MIB + 900_000 + limits.message_bytes
         for peer in peers:
             await peer.close()

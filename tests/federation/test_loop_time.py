@@ -13,18 +13,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from busmq_spark.federation.gate import loop_turns, socket_limiter
-from busmq_spark.federation.gate.limits import MIB, PeerLimits
-from busmq_spark.federation.gate.loop_turns import MAX_TURN_S, LoopTurns, SecretTurns
-from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
-from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, message_tail, message_tail_steps
-from busmq_spark.federation.npm_wire.json_steps import (
+from busmq_spark.federation.bounded_json import (
+    MAX_JSON_VALUES,
     PIECE_BYTES,
     decode_steps,
     takes_long,
     text_pieces,
 )
+from busmq_spark.federation.gate import per_secret_quotas, socket_limiter
+from busmq_spark.federation.gate.limits import MIB, PeerLimits
+from busmq_spark.federation.gate.per_secret_quotas import MAX_TURN_S, LoopTurns, SecretTurns
+from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, message_tail, message_tail_steps
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
@@ -186,7 +186,7 @@ async def test_a_secret_waits_for_as_long_as_it_used_the_loop_while_another_uses
     await greedy.wait()
     assert pauses == [0.5]
     later = loop.time() + 60
-    monkeypatch.setattr(loop_turns, "monotonic", lambda: later)
+    monkeypatch.setattr(per_secret_quotas, "monotonic", lambda: later)
     greedy.charge(0.5)
     await greedy.wait()
     assert pauses == [0.5]

@@ -62,14 +62,14 @@ def listen(event: str) -> bytes:
 def waits(connection: NpmProtocolServerConnection) -> bool:
     """Whether something waits for the peer, and nothing has left for a while."""
     return (
-        connection.send_buffer.waiting > 0
+        connection.work.send_buffer.waiting > 0
         and connection._socket.stalled_s(asyncio.get_running_loop().time()) > 0.3
     )
 
 
 def stuck(connection: NpmProtocolServerConnection) -> bool:
     """Whether nothing more is read from the peer until it reads."""
-    return connection._over_limits and waits(connection)
+    return connection.work._over_limits and waits(connection)
 
 
 CONSUME = [listen("message"), call(4, {"ttl": 60}), call(18, {})]
@@ -143,7 +143,7 @@ async def test_a_peer_that_goes_while_its_call_waits_is_not_waited_for(
                 chat = await wire.open("channel", name, "local", "remote")
                 await chat.send("connect", {"reliable": True})  # waits for the other reader to end
                 await until(
-                    lambda: any(connection._over_limits for connection in server._connections)
+                    lambda: any(connection.work._over_limits for connection in server._connections)
                 )
                 wire.socket.transport.abort()
                 await until(lambda: not server._connections and not bus._objects)
@@ -197,7 +197,7 @@ async def test_no_more_calls_are_in_work_than_allowed_and_all_are_done(
             await queue.step()
         assert [id for id in results if id > 0] == list(range(1, 201))
         assert most() == 5
-        assert connection._messages == connection._bytes == 0
+        assert connection.work._messages == connection.work._bytes == 0
 
 
 async def test_what_is_in_work_on_a_channel_that_closes_counts_no_more(
@@ -213,7 +213,7 @@ async def test_what_is_in_work_on_a_channel_that_closes_counts_no_more(
         [connection] = server._connections
         assert await good.call("isAttached") == [False]
         await until(lambda: not connection._ending)
-        assert connection._messages == connection._bytes == 0
+        assert connection.work._messages == connection.work._bytes == 0
         assert connection.channel_count == 1
 
 
@@ -371,7 +371,7 @@ async def test_lines_that_do_not_end_cost_no_more_than_one_message_whatever_the_
         await wire.send(second.channel, b"\n")
         assert await wire.next(second.channel) is None  # it was no line
         [connection] = server._connections
-        assert connection._partial_bytes == 4000
+        assert connection.work._partial_bytes == 4000
 
 
 async def test_pushes_before_attaching_are_bounded_in_bytes(

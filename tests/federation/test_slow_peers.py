@@ -229,7 +229,7 @@ async def test_a_server_that_stops_gives_back_what_a_slow_peer_has_not_taken(
         peer = await held.__aenter__()
         await say(peer, "0" * 16, make_creation("queue", name).encode(), *CONSUME)
         await until(
-            lambda: any(connection.send_buffer.waiting for connection in server._connections)
+            lambda: any(connection.work.send_buffer.waiting for connection in server._connections)
         )
     async with federation() as (bus, _), bus.queue(name) as queue:
         assert await queue.count() == 2

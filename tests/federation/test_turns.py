@@ -95,7 +95,7 @@ async def test_calls_in_one_packet_are_no_more_in_work_than_allowed_and_are_done
             range(1, 101)
         )
         assert most() == 5
-        assert connection._messages == connection._bytes == 0
+        assert connection.work._messages == connection.work._bytes == 0
 
 
 async def test_empty_lines_cost_nothing_and_change_nothing(federation: Serve, fresh: Fresh) -> None:

@@ -156,25 +156,25 @@ class Thing:
 
 def most_in_work(connection: NpmProtocolServerConnection) -> Callable[[], int]:
     """Observe a connection: the result counts how many calls have been in work at once."""
-    most, began = 0, connection.count_begun_call
+    most, began = 0, connection.work.count_begun_call
 
     def counted(size: int) -> None:
         nonlocal most
         began(size)
-        most = max(most, connection._messages)
+        most = max(most, connection.work._messages)
 
-    connection.count_begun_call = counted  # type: ignore[method-assign]
+    connection.work.count_begun_call = counted  # type: ignore[method-assign]
     return lambda: most
 
 
 def most_waiting(connection: NpmProtocolServerConnection) -> Callable[[], int]:
     """Observe a connection: the result says how many bytes have waited for its peer at most."""
-    most, put = 0, connection.send_buffer.put
+    most, put = 0, connection.work.send_buffer.put
 
     def counted(packet: bytes, left: Callable[[], None] | None = None) -> None:
         nonlocal most
         put(packet, left)
-        most = max(most, connection.send_buffer.waiting)
+        most = max(most, connection.work.send_buffer.waiting)
 
-    connection.send_buffer.put = counted  # type: ignore[method-assign]
+    connection.work.send_buffer.put = counted  # type: ignore[method-assign]
     return lambda: most

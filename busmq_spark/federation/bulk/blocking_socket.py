@@ -29,11 +29,9 @@ from busmq_spark.federation.address import (
     authorization_header,
 )
 from busmq_spark.federation.bulk.frames import make_wire_error
-from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
-from busmq_spark.federation.http_answers import handshake_error
-from busmq_spark.federation.proxies import open_tunnel, proxy_of
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, WIRE_LOG
+from busmq_spark.federation.proxies import handshake_error, open_tunnel, proxy_of
 from busmq_spark.federation.send_stall_meter import is_readable
-from busmq_spark.federation.silent_log import WIRE_LOG
 
 PING_AFTER_SILENCE_S = 5.0
 """After so long without a byte the server is pinged, and after as long again it counts as gone: a

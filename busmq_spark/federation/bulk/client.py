@@ -17,8 +17,8 @@ from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefuse
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
-from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame, decode_error
+from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S, PATIENCE_S, LinkRetry

@@ -18,6 +18,7 @@ Rule 3. Whatever comes in, decoding gives a frame or raises WireError, and needs
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +27,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from busmq_spark.errors import WireError
-from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
+from busmq_spark.errors import BusError, WireError
+from busmq_spark.federation import error_codec
+from busmq_spark.federation.bounded_json import MAX_JSON_VALUES, has_too_many_values
 from busmq_spark.queue.message import refuse_constant
 
 PROTOCOL_VERSION = 1
@@ -249,3 +251,59 @@ def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
             "rows that are all there, not compressed",
         )
     return values
+
+
+def encode_error(error: BusError) -> dict[str, Any]:
+    """The head of ERROR: what of an error crosses the wire, its details as plain values."""
+    wire_error = error_codec.error_to_wire(error)
+    details = {
+        name: value if isinstance(value, str | int | None) else str(value)
+        for name, value in wire_error["details"].items()
+    }
+    return {"code": wire_error["code"], "details": details, "text": wire_error["message"]}
+
+
+def decode_error(head: Any, url: str) -> BusError:
+    """Return the decoded error, or RemoteError for a code that this version does not know.
+    ``url`` is the server asked. Raises WireError.
+    """
+    if (
+        not isinstance(head, dict)
+        or not isinstance(head.get("code"), str)
+        or not isinstance(head.get("details"), dict)
+    ):
+        raise make_wire_error("an error of another form", "a code and details")
+    code = _printable(head["code"])[:100]
+    details = {
+        _printable(name): _printable(value) if isinstance(value, str) else value
+        for name, value in head["details"].items()
+    }
+    if any(not isinstance(value, str | int | None) for value in details.values()):
+        raise make_wire_error("an error whose details are no plain values", "texts and numbers")
+    if code == "BUSMQ_FEDERATION_REFUSED":
+        details["url"] = url
+    return error_codec.error_from_wire(
+        {"code": code, "message": _printable(str(head.get("text"))), "details": details},
+        _ERROR_OF_CODE,
+    )
+
+
+def _printable(text: str) -> str:
+    """Return text that a log may show: without control characters, and cut."""
+    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[: error_codec.MAX_ERROR_TEXT])
+
+
+def _errors_by_code() -> dict[str, type[BusError]]:
+    """Every error by its code; of those that share one, the first."""
+    found: dict[str, type[BusError]] = {}
+    line: list[type[BusError]] = [BusError]
+    for cls in line:
+        line += cls.__subclasses__()
+        if cls.__module__.startswith(BusError.__module__):
+            found.setdefault(cls.code, cls)
+    return found
+
+
+_ERROR_OF_CODE = (
+    _errors_by_code()
+)  # and not when it is first asked for: pickled by value, the package has only what is referred to

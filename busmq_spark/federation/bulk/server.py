@@ -21,18 +21,21 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import BusError, FederationRefused, WireError
+from busmq_spark.errors import BusError, FederationRefused, LinkLost, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.counters import BulkServerCounters
-from busmq_spark.federation.bulk.error_replies import make_error_frame, send_or_disconnect
-from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
-from busmq_spark.federation.bulk.operations import OPERATIONS, RpcOperation, RpcTarget, ServerHello
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame, encode_error
+from busmq_spark.federation.bulk.operations import (
+    OPERATIONS,
+    RpcOperation,
+    RpcTarget,
+    ServerHello,
+)
 from busmq_spark.federation.bulk.push_subscriptions import BulkPushSubscriptions
-from busmq_spark.federation.bulk.read_store_pool import BulkReadStorePool
 from busmq_spark.federation.bulk.row_frames import (
     MAX_RANGES_PER_READ,
     RangeReadFrameProducer,
@@ -40,6 +43,7 @@ from busmq_spark.federation.bulk.row_frames import (
 )
 from busmq_spark.federation.bulk.rpc_handler import check_rights_and_names
 from busmq_spark.federation.bulk.store_executor import (
+    BulkReadStorePool,
     CreditedRead,
     QueueServerCache,
     StoreExecutor,
@@ -50,11 +54,14 @@ from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
+from busmq_spark.federation.send_stall_meter import unsent_bytes
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.position import Range
+from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
+from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S
 
 MAX_READS_PER_CONNECTION = 4
 """Range reads of one connection at once."""
@@ -579,3 +586,53 @@ class _BulkSession:
 
     async def _send_frame(self, frame: BulkProtocolFrame) -> None:
         await send_or_disconnect(self._socket, frame.encode(), self._limits.send_s)
+
+
+class BulkServerCounters:
+    """The ``busmq_bulk_…`` metrics of all connections of one server."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.calls = metrics.counter(
+            "busmq_bulk_calls_total", "Calls taken", operation=tuple(OPERATIONS)
+        )
+        self.refused = metrics.counter("busmq_bulk_refused_total", "Calls answered with an error")
+        self.rows = metrics.counter("busmq_bulk_rows_total", "Rows sent to readers")
+        self.bytes = metrics.counter(
+            "busmq_bulk_row_bytes_total", "Bytes of record batches sent to readers"
+        )
+
+
+def make_error_frame(id: int, error: BusError, asked: RedisLayout) -> BulkProtocolFrame:
+    """The ERROR frame. If Redis is unreachable the reply says for how long to retry: longer where
+    another server may take over.
+    """
+    head = encode_error(error)
+    if not error_codec.is_shown_to_peers(error):
+        log.log(
+            logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error
+        )  # a lost link is asked about again and again
+    if isinstance(error, LinkLost):
+        head["details"]["patience_s"] = int(
+            max((retry_time_s(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S)
+        )
+    return BulkProtocolFrame(BulkFrameKind.ERROR, id, head)
+
+
+async def send_or_disconnect(socket: ServerConnection, message: bytes, send_s: float) -> None:
+    """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and
+    ConnectionClosed raised.
+    """
+    sending = asyncio.ensure_future(socket.send(message))
+    left = (-1, -1)
+    while True:
+        try:
+            done, _ = await asyncio.wait((sending,), timeout=send_s)
+        except asyncio.CancelledError:
+            sending.cancel()  # the frame is in the transport as a whole, or not at all
+            raise
+        if done:
+            sending.result()
+            return
+        if left == (left := unsent_bytes(socket)):
+            log.warning("bulk: a peer took nothing for %g s and was cut off", send_s)
+            socket.transport.abort()

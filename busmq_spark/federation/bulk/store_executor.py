@@ -23,6 +23,7 @@ from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.queue.position import Range
 from busmq_spark.redis_io.redis_layout import RedisLayout
+from busmq_spark.store.event_table_cache import EventTableCache
 from busmq_spark.store.redis_store import MAX_CACHED_LOCATIONS, RedisStore
 
 T = TypeVar("T")
@@ -206,3 +207,34 @@ class QueueServerCache:
         if len(self._known) >= MAX_CACHED_LOCATIONS:
             self._known.clear()
         self._known[part.queue, part.born] = part.server
+
+
+class BulkReadStorePool:
+    """Stores for reads, with their connections to Redis: one that has ended its read well is used
+    again.
+    """
+
+    def __init__(self, layout: RedisLayout, most: int) -> None:
+        self._layout, self._most = layout, most
+        self._idle: list[RedisStore] = []
+        self._event_tables = EventTableCache()
+
+    def take_store(self) -> RedisStore:
+        """Return a free store, or a new one. All share one table of subscriptions to events."""
+        if self._idle:
+            return self._idle.pop()
+        made = RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES)
+        made.event_tables = self._event_tables
+        return made
+
+    def give_back_store(self, executor: StoreExecutor) -> None:
+        """The executor has ended, and no thread uses its store."""
+        if executor.is_idle and len(self._idle) < self._most:
+            self._idle.append(executor.operations.store)
+        else:
+            executor.close()
+
+    def close(self) -> None:
+        """Close the stores that are free."""
+        while self._idle:
+            self._idle.pop().close()

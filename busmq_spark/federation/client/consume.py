@@ -21,14 +21,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.queue.base_consumption import BaseConsumption, IterationPhase
+from busmq_spark.bus.queue.base_queue import BaseQueue
 from busmq_spark.bus.queue.consume import ConsumeOptions
 from busmq_spark.errors import BusError, FederationLost
 from busmq_spark.federation.client import checked_values
 from busmq_spark.queue.message import Message
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.queue import RemoteQueue
+    from busmq_spark.bus.bus import Bus
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
+    from busmq_spark.federation.client.remote_reconnector import RemoteReconnector
 
 MAX_BUFFERED_MESSAGES = 1000
 """Number of buffered messages at which the server is stopped, or four times ``prefetch`` if that is
@@ -44,12 +46,31 @@ what it was taking just then may still come.
 log = logging.getLogger("busmq_spark")
 
 
+class ConsumedRemoteQueue(BaseQueue):
+    """The part of a remote queue that its consumptions share."""
+
+    handle: RemoteReconnector
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        super().__init__(bus, name)
+        self.last_acked = 0
+        """The highest id that was acked through this object since it was attached."""
+        self.undelivered: list[Message] = []
+        """Taken from the queue and not handed over by the consumption before: the wire has no way
+        back for them.
+        """
+        self.current: RemoteQueueConsumption | None = None
+        """The consumption that has begun last: messages of the server are for it."""
+        self.reliable_on: RemoteObjectConnection | None = None
+        """The remote object of which a reliable consumption has begun: it understands acks."""
+
+
 class RemoteQueueConsumption(BaseConsumption):
     """A consumption of a queue on a federated bus."""
 
-    _queue: RemoteQueue
+    _queue: ConsumedRemoteQueue
 
-    def __init__(self, queue: RemoteQueue, options: ConsumeOptions) -> None:
+    def __init__(self, queue: ConsumedRemoteQueue, options: ConsumeOptions) -> None:
         super().__init__(options)
         self._queue = queue
         self._takes = options.remove and not options.reliable

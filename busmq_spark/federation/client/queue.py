@@ -20,13 +20,13 @@ from busmq_spark.errors import (
     WireError,
 )
 from busmq_spark.federation.client import checked_values
-from busmq_spark.federation.client.consume import RemoteQueueConsumption
+from busmq_spark.federation.client.consume import ConsumedRemoteQueue, RemoteQueueConsumption
 from busmq_spark.federation.client.push_pipeline import RemotePushPipeline, decode_utf8
 from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.option_parsing import from_call
-from busmq_spark.queue.message import Message, encode_value
+from busmq_spark.queue.message import encode_value
 from busmq_spark.queue.queue import check_id
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _AttachOptions(NamedTuple):
     discoverable: bool
 
 
-class RemoteQueue(BaseQueue, RemoteObjectListener):
+class RemoteQueue(ConsumedRemoteQueue, RemoteObjectListener):
     """A queue on a federated bus. Names, results and errors are those of Queue, where the wire
     allows.
 
@@ -59,12 +59,6 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
 
     def __init__(self, bus: Bus, name: str, pool: WebSocketPool) -> None:
         super().__init__(bus, name)
-        self.last_acked = 0
-        """The highest id that was acked through this object since it was attached."""
-        self.undelivered: list[Message] = []
-        """Taken from the queue and not handed over by the consumption before: the wire has no way
-        back for them.
-        """
         self.handle = RemoteReconnector(
             pool, make_creation("queue", name), bus.spawn, self, self._restore
         )
@@ -72,10 +66,6 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
         self._pushes = RemotePushPipeline(self.handle, "push", name, bus.spawn, self._count_push)
-        self.current: RemoteQueueConsumption | None = None
-        """The consumption that has begun last: messages of the server are for it."""
-        self.reliable_on: RemoteObjectConnection | None = None
-        """The remote object of which a reliable consumption has begun: it understands acks."""
 
     def __repr__(self) -> str:
         return f"RemoteQueue({self.name!r}, {self.handle.url!r})"

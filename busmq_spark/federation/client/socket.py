@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from inspect import signature
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -34,18 +34,15 @@ from busmq_spark.federation.client.flow_control import (
     PongConfirmationTracker,
     SendWindow,
 )
-from busmq_spark.federation.gate.handshake import BUSMQ_HEADER
-from busmq_spark.federation.http_answers import handshake_error
+from busmq_spark.federation.gate.handshake import BUSMQ_HEADER, WIRE_LOG
 from busmq_spark.federation.npm_wire.deflate import client_deflate
 from busmq_spark.federation.npm_wire.mux import MuxPacket
-from busmq_spark.federation.proxies import open_tunnel_async, proxy_of
-from busmq_spark.federation.silent_log import WIRE_LOG
+from busmq_spark.federation.proxies import handshake_error, open_tunnel_async, proxy_of
 from busmq_spark.redis_io.fork_guard import keep_from_children
 from busmq_spark.redis_io.loop_timeout import LoopTimeout
 from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.target import FederationTarget
 
 HEARTBEAT_INTERVAL_S = 10.0
@@ -80,6 +77,18 @@ class _ConnectWithoutRedirects(connect):
         return exc
 
 
+class RemoteEnd(Protocol):
+    """A remote object on a web socket, as the socket sees it: the end of a channel."""
+
+    id: str
+    ready: bool
+
+    def receive_packet(self, body: bytes) -> None: ...
+    def end_for_protocol_error(self, error: WireError) -> None: ...
+    def end_as_lost(self, why: BusError) -> None: ...
+    def end_if_overdue(self, arrived: float) -> None: ...
+
+
 class ReconnectingWebSocket:
     """Runs from ``run`` until cancelled or refused. ``changed`` is called when it opens, when it is
     lost and when it is refused.
@@ -96,7 +105,7 @@ class ReconnectingWebSocket:
         """The last error; FederationRefused is final."""
         self._spawn, self._changed = spawn, changed
         self._socket: ByteCountingWebSocket | None = None
-        self._remotes: dict[str, RemoteObjectConnection] = {}
+        self._remotes: dict[str, RemoteEnd] = {}
         self.send_window = SendWindow()
         self._outbox: deque[bytes] = deque()
         self._flushing = False
@@ -151,11 +160,11 @@ class ReconnectingWebSocket:
             self._flush(all_of_it=True)
             await wait_at_most(1, self._socket.close)
 
-    def add_remote(self, remote: RemoteObjectConnection) -> None:
+    def add_remote(self, remote: RemoteEnd) -> None:
         """Packets with its id are for this remote object."""
         self._remotes[remote.id] = remote
 
-    def remove_remote(self, remote: RemoteObjectConnection) -> None:
+    def remove_remote(self, remote: RemoteEnd) -> None:
         """Remove a remote object: messages that still come for it are ignored."""
         self._remotes.pop(remote.id, None)
 

@@ -6,6 +6,7 @@ path is answered with 404 instead of silence.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,13 @@ _HOP = re.compile(
     r"(?:\[([0-9A-Fa-f:.]+(?:%[^\]]*)?)\]|([0-9.]+))(?::\d{1,5})?|([0-9A-Fa-f:.]+(?:%\S*)?)"
 )
 _BEARER = re.compile(r"bearer +([\x21-\x7e\x80-\U0010ffff]+)", re.IGNORECASE)
+# Not from getLogger: no configuration of the program may enable it
+WIRE_LOG = logging.Logger("busmq_spark.federation.wire")  # noqa: LOG001
+"""The logger of every ``serve`` and ``connect`` of websockets; it writes nothing. At level DEBUG,
+and in its reports of bad handshakes, websockets logs request lines, and in busmq's protocol a
+request line holds the secret.
+"""
+WIRE_LOG.disabled = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
 from busmq_spark.federation.gate.handshake import client_address
-from busmq_spark.federation.gate.loop_turns import MAX_TURN_S
+from busmq_spark.federation.gate.per_secret_quotas import MAX_TURN_S
 from busmq_spark.federation.npm_wire.deflate import MAX_RATIO, LazyDeflate
-from busmq_spark.federation.send_stall_meter import SendStallMeter, unsent_bytes
+from busmq_spark.federation.send_stall_meter import SendStallMeter, is_readable, unsent_bytes
 
 if TYPE_CHECKING:
     import ssl
@@ -398,6 +398,11 @@ class LimitedServerConnection(ServerConnection):
     def unfinished_bytes(self) -> int:
         """Bytes of a message, or of lines, whose end has not come."""
         return self._partial_bytes + len(self.protocol.reader.buffer) + self.unfinished_line_bytes
+
+    @property
+    def has_unread_bytes(self) -> bool:
+        """Whether the operating system holds bytes of the peer that were not read yet."""
+        return is_readable(self.transport.get_extra_info("socket"))
 
     @property
     def is_taking_pause(self) -> bool:

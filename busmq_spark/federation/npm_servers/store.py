@@ -23,11 +23,10 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
+from busmq_spark.errors import ConfigError, LinkLost, MessageRefused, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
-from busmq_spark.federation.npm_servers.append import FederationNpmSinkAppender, expect_text_value
 from busmq_spark.federation.npm_servers.npm_queue import (
     NO_LOSS_CAUSE_EVIDENCE,
     FederationNpmQueue,
@@ -43,8 +42,15 @@ from busmq_spark.reading.times_of_ids import TimesOfIds
 from busmq_spark.redis_io.loop_timeout import LoopTimeout
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.redis_io.retry import LinkRetry
-from busmq_spark.store.protocol import ConsecutiveMessages, LossCauseEvidence, QueueCreateOptions
+from busmq_spark.store.protocol import (
+    ConsecutiveMessages,
+    FullQueueWait,
+    LossCauseEvidence,
+    QueueCreateOptions,
+    SinkAppender,
+)
 from busmq_spark.writing.sink import StagedList
+from busmq_spark.writing.sink_runs import SinkRun
 
 FIRST_QUESTION_ROWS, MAX_QUESTION_ROWS, TARGET_QUESTION_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server
@@ -402,3 +408,58 @@ class FederationNpmStore:
             "it keeps no subscriptions; leave option 'subscription' out, and read each of its"
             " queues with one query"
         )
+
+
+class FederationNpmSinkAppender(SinkAppender):
+    """Writes of one task to a server of npm busmq."""
+
+    def __init__(self, store: FederationNpmStore) -> None:
+        self._store = store
+
+    def stage(
+        self,
+        queue: str,  # noqa: ARG002  # as the protocol has it
+        key: str,  # noqa: ARG002
+        values: Sequence[bytes],  # noqa: ARG002
+        run: SinkRun | None = None,  # noqa: ARG002
+    ) -> NoReturn:
+        """Refuse: exactly-once delivery needs more than the wire has."""
+        self._store.refuse_exactly_once()
+
+    def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None:
+        """Append values to the queue. Pushes under way when the link breaks are sent again, since
+        it is unknown whether they are stored.
+        """
+        left = [expect_text_value(queue, value) for value in values]
+        while left:
+            before = len(left)
+            maxsize = self._store.push(queue, left)
+            if len(left) < before:
+                full.restart_deadline()
+            if left:
+                full.wait_for_room(queue, maxsize, len(left))
+
+    def wait_until_stored(self) -> None:
+        """Nothing is under way between calls."""
+
+    def finish(self) -> list[StagedList]:
+        """Nothing is staged."""
+        return []
+
+    def discard(self) -> None:
+        """Nothing is staged."""
+
+    def abandon(self) -> None:
+        """Nothing is under way between calls."""
+
+
+def expect_text_value(queue: str, value: bytes) -> str:
+    """A value as the wire carries it. Raises MessageRefused for what is no UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        reason = (
+            f"a message for queue {queue!r} is no UTF-8 at byte {error.start}, and the protocol of"
+            " npm busmq carries text only; encode it"
+        )
+        raise MessageRefused(reason=reason) from None

@@ -19,8 +19,12 @@ from json.encoder import encode_basestring as quoted
 from typing import Any
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
-from busmq_spark.federation.npm_wire.json_steps import decode_steps, text_pieces
+from busmq_spark.federation.bounded_json import (
+    MAX_JSON_VALUES,
+    decode_steps,
+    has_too_many_values,
+    text_pieces,
+)
 from busmq_spark.queue.message import refuse_constant
 
 MAX_LINE_BYTES = 16 * 1024 * 1024

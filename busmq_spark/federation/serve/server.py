@@ -36,6 +36,7 @@ from busmq_spark.federation.gate.handshake import (
     LIVE_PATH,
     METRICS_PATH,
     REFUSAL_REASONS,
+    WIRE_LOG,
     HandshakeRefusal,
     WebSocketHandshakePolicy,
     client_address,
@@ -47,7 +48,7 @@ from busmq_spark.federation.gate.handshake import (
 )
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
+from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas, QuotaReader
 from busmq_spark.federation.gate.socket_limiter import (
     LimitedServerConnection,
     SocketLimiter,
@@ -60,7 +61,6 @@ from busmq_spark.federation.serve.memory_trim import (
     map_large_blocks,
     trim_memory,
 )
-from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 from busmq_spark.parsers import describe_stray_character
 
@@ -440,9 +440,9 @@ class FederationServer:
                         "unfinished",
                         "does not end a message while its secret has no more room,",
                     )
-            for connection in [one for one in self._connections if not one.send_buffer.closed]:
+            for connection in [one for one in self._connections if not one.work.send_buffer.closed]:
                 expires = connection.identity.expires
-                if connection.send_buffer.flooded:
+                if connection.work.send_buffer.flooded:
                     log.warning(
                         "federation: more waited for %s than may, and it is cut off",
                         connection.identity.name,
@@ -454,7 +454,7 @@ class FederationServer:
                     self._counts.cut_off.add(reason="expired")
                     connection.abort()
 
-    def _cut_off(self, socket: LimitedServerConnection, reason: str, what: str) -> None:
+    def _cut_off(self, socket: QuotaReader, reason: str, what: str) -> None:
         name = socket.accepted.identity.name if socket.accepted is not None else "a stranger"
         log.warning("federation: %s %s and is cut off", name, what)
         self._counts.cut_off.add(reason=reason)
@@ -464,7 +464,7 @@ class FederationServer:
         self._counts.sockets.set(self._socket_limiter.open_count)
         self._counts.channels.set(sum(connection.channel_count for connection in self._connections))
         self._counts.waiting.set(
-            sum(connection.send_buffer.waiting for connection in self._connections)
+            sum(connection.work.send_buffer.waiting for connection in self._connections)
         )
 
 

@@ -14,8 +14,8 @@ from busmq_spark.federation.serve.objects.service import ServedService
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage, ObjectType
-    from busmq_spark.federation.serve.object_session import ObjectSession
     from busmq_spark.federation.serve.objects.base import ServedObject
+    from busmq_spark.federation.serve.peer_channel import PeerChannel
 
 SERVED_CLASS_OF_KIND: dict[ObjectType, type[ServedObject]] = {
     "queue": ServedQueue,
@@ -26,6 +26,6 @@ SERVED_CLASS_OF_KIND: dict[ObjectType, type[ServedObject]] = {
 }
 
 
-def make_served_object(session: ObjectSession, made: ObjectCreationMessage) -> ServedObject:
+def make_served_object(peer: PeerChannel, made: ObjectCreationMessage) -> ServedObject:
     """The object that a creation message asks for. Nothing is sent to Redis yet."""
-    return SERVED_CLASS_OF_KIND[made.type](session, made)
+    return SERVED_CLASS_OF_KIND[made.type](peer, made)

@@ -18,6 +18,7 @@ from busmq_spark.errors import (
     MessageRefused,
     WireError,
 )
+from busmq_spark.federation.bounded_json import MAX_SHORT_BYTES
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import RequiredRight, Verbs
 from busmq_spark.federation.npm_wire.dnode import (
@@ -28,11 +29,11 @@ from busmq_spark.federation.npm_wire.dnode import (
     message_tail_steps,
     result_line,
 )
-from busmq_spark.federation.npm_wire.json_steps import MAX_SHORT_BYTES
 
 if TYPE_CHECKING:
+    from busmq_spark.bus.queue.consume import ConsumeKeywords
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.object_session import ObjectSession
+    from busmq_spark.federation.serve.peer_channel import PeerChannel
 
 NeededVerbs = tuple[Verbs, ...]
 """The verbs that must be granted on an object: one verb of each."""
@@ -96,8 +97,8 @@ class ServedObject:
     """
     methods: ClassVar[dict[str, ServedMethod]]
 
-    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
-        self.session, self.bus, self.name = session, session.bus, made.name
+    def __init__(self, peer: PeerChannel, made: ObjectCreationMessage) -> None:
+        self.peer, self.bus, self.name = peer, peer.bus, made.name
         self._listeners: dict[str, list[tuple[int, bool]]] = {}
         self._functions = 0
         self._granted: set[NeededVerbs] = {NEEDS_NOTHING}
@@ -115,7 +116,7 @@ class ServedObject:
             raise refused_error(f"a {self.kind} has no method {name}")
         need = self.needed_verbs(name, method, values)
         if need not in self._granted:  # found out once, since neither changes
-            self.session.identity.require_rights(
+            self.peer.identity.require_rights(
                 RequiredRight(verbs, self.kind, self.name) for verbs in need
             )
             self._granted.add(need)
@@ -128,7 +129,7 @@ class ServedObject:
 
     def may(self, verb: Verb) -> bool:
         """Whether a verb is granted on this object."""
-        return self.session.identity.may(verb, self.kind, self.name)
+        return self.peer.identity.may(verb, self.kind, self.name)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -156,18 +157,18 @@ class ServedObject:
         """
         try:
             if listeners := self.listeners_to_invoke(event):
-                self.session.invoke_all((id for id, _ in listeners), *arguments)
+                self.peer.invoke_all((id for id, _ in listeners), *arguments)
         except MessageRefused as error:
             if event != "error":
-                self.session.send_error(None, error)
+                self.peer.send_error(None, error)
 
     def _add_listener(self, call: MethodCall, *, once: bool) -> None:
         event = call.expect_value(0, str, "the name of an event")
-        if call.callback is None or len(event) > self.session.limits.name_bytes:
+        if call.callback is None or len(event) > self.peer.limits.name_bytes:
             raise ConfigError(reason="on and once take the name of an event and a function")
         if event not in self.emits:
             return
-        limits, quota = self.session.limits, self.session.connection.quota
+        limits, quota = self.peer.limits, self.peer.work.quota
         if self._functions >= limits.listeners_per_channel:
             raise WireError(
                 found=f"more than {self._functions} listeners on one channel", expected="fewer"
@@ -186,7 +187,7 @@ class ServedObject:
 
     def _count_listeners(self, more: int) -> None:
         self._functions += more
-        self.session.connection.quota.listeners += more
+        self.peer.work.quota.listeners += more
 
     # -- results -----------------------------------------------------------------------------------
 
@@ -196,23 +197,23 @@ class ServedObject:
         """
         if call.callback is not None:
             try:
-                self.session.invoke(call.callback.id, *arguments)
+                self.peer.invoke(call.callback.id, *arguments)
             except MessageRefused as error:
-                self.session.send_error(call.callback, error)
+                self.peer.send_error(call.callback, error)
 
     def answer_push(self, call: MethodCall, future: asyncio.Future[int]) -> None:
         """Answer a call with the id that is stored, or fail it; until then it is in work."""
-        self.session.count_begun_call(call.size)
+        self.peer.count_begun_call(call.size)
         future.add_done_callback(partial(self._answer_stored_push, call))
 
     def _answer_stored_push(self, call: MethodCall, future: asyncio.Future[int]) -> None:
-        self.session.count_finished_call(call.size)
+        self.peer.count_finished_call(call.size)
         if future.cancelled():
             return
         error = future.exception()
         if error is None:
             if call.callback is not None:
-                self.session.send(result_line(call.callback.id, future.result()))
+                self.peer.send(result_line(call.callback.id, future.result()))
         elif isinstance(error, BusError):
             self.answer_failed_push(call, error)
         else:
@@ -220,7 +221,7 @@ class ServedObject:
 
     def answer_failed_push(self, call: MethodCall, error: BusError) -> None:
         """The answer to a push that is not stored."""
-        self.session.send_error(call.callback, error)
+        self.peer.send_error(call.callback, error)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -230,12 +231,12 @@ class ServedObject:
 
         Raises MessageRefused for a message that is longer on the wire than allowed.
         """
-        most, tail = self.session.limits.message_bytes - LINE_OVERHEAD_BYTES, b""
+        most, tail = self.peer.limits.message_bytes - LINE_OVERHEAD_BYTES, b""
         if len(value) <= min(MAX_SHORT_BYTES, most) and number is not None:
             tail = message_tail(value.decode("utf-8", "replace"), number)
             if len(tail) <= most:
                 return tail
-        found = await self.session.connection.work_in_turns(message_tail_steps(value, number, most))
+        found = await self.peer.work.work_in_turns(message_tail_steps(value, number, most))
         if isinstance(found, bytes):
             return found
         raise MessageRefused(
@@ -247,17 +248,15 @@ class ServedObject:
 
         ``arrived`` is called once it has left for the last of them, at once where there is none.
         """
-        listeners, buffer = self.listeners_to_invoke("message"), self.session.connection.send_buffer
+        listeners, buffer = self.listeners_to_invoke("message"), self.peer.work.send_buffer
         for place, (id, _) in enumerate(listeners, 1):
             if (
                 place > 1
                 and buffer.is_full
-                and not (await buffer.wait_room() and self.session.is_open)
+                and not (await buffer.wait_room() and self.peer.is_open)
             ):
                 return
-            self.session.send(
-                invocation_line(id, tail), arrived if place == len(listeners) else None
-            )
+            self.peer.send(invocation_line(id, tail), arrived if place == len(listeners) else None)
         if not listeners:
             arrived()
 
@@ -268,7 +267,7 @@ class ServedObject:
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
-        await self.session.connection.send_buffer.wait_sent_so_far()
+        await self.peer.work.send_buffer.wait_sent_so_far()
 
     def do_nothing(self, call: MethodCall) -> None:
         """A method of the client's own, named for compatibility."""
@@ -322,3 +321,21 @@ def to_storable(value: Any) -> Any:
     return (
         LONE_SURROGATE.sub("�", value) if isinstance(value, str) and not value.isascii() else value
     )
+
+
+def consume_keywords(options: dict[str, Any]) -> ConsumeKeywords:
+    """Return npm's options of ``consume`` as ours.
+
+    An option without a meaning beside the others is ignored, as npm does.
+    """
+    most, reliable = options.get("max"), options.get("reliable") is True
+    remove = options.get("remove", True) is not False
+    found: ConsumeKeywords = {"remove": remove, "reliable": reliable}
+    if most is not None:
+        found["max"] = whole_number_option(options, "max", -1)
+    if not remove:
+        found["index"] = whole_number_option(options, "index", 0)
+    if reliable:
+        found["last"] = whole_number_option(options, "last", 0)
+        found["wait"] = options.get("wait") is not False  # ours: npm knows no lease
+    return found

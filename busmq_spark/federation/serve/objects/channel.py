@@ -17,17 +17,17 @@ from busmq_spark.federation.serve.objects.base import (
     MethodCall,
     ServedMethod,
     ServedObject,
+    consume_keywords,
     to_storable,
     ttl_of,
     whole_number_option,
 )
-from busmq_spark.federation.serve.objects.consume_options import consume_keywords
-from busmq_spark.federation.serve.take_room import TakeRoom
+from busmq_spark.federation.serve.peer_work import TakeRoom
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.object_session import ObjectSession
+    from busmq_spark.federation.serve.peer_channel import PeerChannel
 
 NEEDS_CONSUME_AND_PUSH = NEEDS_CONSUME + NEEDS_PUSH
 # npm's name -> ours
@@ -51,10 +51,10 @@ class ServedChannel(ServedObject):
     kind = "channel"
     emits = frozenset({*EVENT_OF_NPM_EVENT, "error", "message", "consuming"})
 
-    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
-        super().__init__(session, made)
-        self._channel = session.bus.channel(made.name, *made.roles)
-        self._channel.room = TakeRoom(session.connection)
+    def __init__(self, peer: PeerChannel, made: ObjectCreationMessage) -> None:
+        super().__init__(peer, made)
+        self._channel = peer.bus.channel(made.name, *made.roles)
+        self._channel.room = TakeRoom(peer.work)
         for theirs, ours in EVENT_OF_NPM_EVENT.items():
             self._channel.on(ours, partial(self.emit, theirs))
         self._channel.on("error", self._on_error)
@@ -91,7 +91,7 @@ class ServedChannel(ServedObject):
             try:
                 await connect(**{**keywords, "wait": False})
             except QueueBusy as error:
-                self.session.send_error(None, error)
+                self.peer.send_error(None, error)
             else:
                 return
         await connect(**keywords)
@@ -137,12 +137,12 @@ class ServedChannel(ServedObject):
         await self._channel.ack(call.expect_number(0, "id", -1))
 
     def _start_reading(self) -> None:
-        self._reader = self.session.spawn(
+        self._reader = self.peer.spawn(
             self._send_channel_messages(), f"reading channel {self.name} for a peer"
         )
 
     async def _send_channel_messages(self) -> None:
-        room, messages = self.session.connection.send_buffer.wait_room, self._channel.messages()
+        room, messages = self.peer.work.send_buffer.wait_room, self._channel.messages()
         while await room():
             try:
                 message, arrived = await messages.take()
@@ -152,12 +152,12 @@ class ServedChannel(ServedObject):
                 return
             except BusError:
                 return  # the channel has emitted it as ``error``
-            if not self.session.is_open:
+            if not self.peer.is_open:
                 return  # disconnecting puts it back
             await self.send_message(await self.encode_message(message.value, message.id), arrived)
 
     def _on_error(self, error: BusError) -> None:
-        self.session.send_error(None, error)
+        self.peer.send_error(None, error)
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENT_METHODS,

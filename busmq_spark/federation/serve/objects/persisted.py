@@ -25,7 +25,7 @@ from busmq_spark.queue.message import encode_value
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.object_session import ObjectSession
+    from busmq_spark.federation.serve.peer_channel import PeerChannel
 
 OBJECT_TTL_S = 60
 """compat: whatever ttl the client has (protocol Q19)."""
@@ -36,14 +36,14 @@ class ServedPersisted(ServedObject):
 
     kind = "persistify"
 
-    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
-        super().__init__(session, made)
+    def __init__(self, peer: PeerChannel, made: ObjectCreationMessage) -> None:
+        super().__init__(peer, made)
         self._key = persisted_key(made.name)
 
     async def pread(self, call: MethodCall) -> None:
         self._check_key(call)
-        async with self.session.connection.large_answer():
-            most = self.session.limits.message_bytes
+        async with self.peer.work.large_answer():
+            most = self.peer.limits.message_bytes
             stored = await self._run_flow(persisted.load_within(self._key, most))
             if stored is None:
                 limits = (

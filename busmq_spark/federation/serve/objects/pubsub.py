@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.errors import MessageRefused, MessagesMissed, WireError
 from busmq_spark.federation import error_codec
+from busmq_spark.federation.bounded_json import MAX_SHORT_BYTES
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import RequiredRight
 from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef
-from busmq_spark.federation.npm_wire.json_steps import MAX_SHORT_BYTES
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
     NEEDS_ADMIN,
@@ -33,7 +33,7 @@ from busmq_spark.queue.keys import ANNOUNCEMENT_CHANNEL, announced_name
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.object_session import ObjectSession
+    from busmq_spark.federation.serve.peer_channel import PeerChannel
     from busmq_spark.queue.message import PubsubMessage
 
 MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 1000, 8 * 1024 * 1024
@@ -51,15 +51,15 @@ class ServedPubsub(ServedObject):
     kind = "pubsub"
     emits = frozenset({"subscribed", "unsubscribed", "error", "message"})
 
-    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
-        super().__init__(session, made)
-        self._quota = session.connection.quota
-        if self._quota.pubsubs >= session.limits.pubsubs_per_secret:
+    def __init__(self, peer: PeerChannel, made: ObjectCreationMessage) -> None:
+        super().__init__(peer, made)
+        self._quota = peer.work.quota
+        if self._quota.pubsubs >= peer.limits.pubsubs_per_secret:
             raise WireError(
                 found=f"more than {self._quota.pubsubs} pubsubs of one secret", expected="fewer"
             )
         self._quota.pubsubs += 1
-        self._pubsub = session.bus.pubsub(made.name, most=MAX_WAITING_MESSAGES)
+        self._pubsub = peer.bus.pubsub(made.name, most=MAX_WAITING_MESSAGES)
         self._notifications = made.name == ANNOUNCEMENT_CHANNEL
         for event in ("subscribed", "unsubscribed"):
             self._pubsub.on(event, partial(self.emit, event))
@@ -103,9 +103,7 @@ class ServedPubsub(ServedObject):
         """Send it, or keep it until there is room. It never waits: messages that wait in the bus
         may be many times as much.
         """
-        if not self.session.is_open or (
-            self._notifications and not self._may_receive(message.text)
-        ):
+        if not self.peer.is_open or (self._notifications and not self._may_receive(message.text)):
             return
         began, turns = monotonic(), self._quota.turns
         is_short = len(message.value) <= MAX_SHORT_BYTES
@@ -113,7 +111,7 @@ class ServedPubsub(ServedObject):
             is_short
             and turns.is_due
             and not self._waiting
-            and not self.session.connection.send_buffer.is_full
+            and not self.peer.work.send_buffer.is_full
         ):
             self.emit("message", message.text)
             turns.charge(monotonic() - began)
@@ -128,21 +126,21 @@ class ServedPubsub(ServedObject):
                 ),
             )
         if self._waiting and (self._sending is None or self._sending.done()):
-            self._sending = self.session.spawn(
+            self._sending = self.peer.spawn(
                 self._send_waiting(), f"sending messages of {self.name}"
             )
 
     def _buffer_message(self, message: PubsubMessage) -> None:
         """The oldest of ours give way, and where others have used up the room this one does."""
-        connection, size = self.session.connection, len(message.value) + MESSAGE_OVERHEAD_BYTES
+        work, size = self.peer.work, len(message.value) + MESSAGE_OVERHEAD_BYTES
         while self._waiting and (
             len(self._waiting) >= MAX_WAITING_MESSAGES
-            or connection.pubsub_bytes + size > MAX_WAITING_BYTES
+            or work.pubsub_bytes + size > MAX_WAITING_BYTES
         ):
             self._pop_waiting()
             self._missed += 1
         if self._quota.is_full or (
-            connection.pubsub_bytes and connection.pubsub_bytes + size > MAX_WAITING_BYTES
+            work.pubsub_bytes and work.pubsub_bytes + size > MAX_WAITING_BYTES
         ):
             self._missed += 1
             return
@@ -155,12 +153,12 @@ class ServedPubsub(ServedObject):
         return message
 
     def _count_waiting(self, size: int) -> None:
-        self.session.connection.pubsub_bytes += size
+        self.peer.work.pubsub_bytes += size
         self._quota.count_bytes(size)
 
     async def _send_waiting(self) -> None:
         turns = self._quota.turns
-        while self._waiting and await self.session.connection.send_buffer.wait_room():
+        while self._waiting and await self.peer.work.send_buffer.wait_room():
             await turns.wait()
             if not self._waiting:
                 return
@@ -172,7 +170,7 @@ class ServedPubsub(ServedObject):
             try:
                 tail = await self.encode_message(message.value, None)
             except MessageRefused as error:
-                self.session.send_error(None, error)
+                self.peer.send_error(None, error)
             else:
                 await self.send_message(tail)
 
@@ -183,7 +181,7 @@ class ServedPubsub(ServedObject):
         except (ValueError, TypeError, KeyError, RecursionError):
             return False
         name = announced_name(key) if isinstance(key, str) else None
-        return name is not None and self.session.identity.has_right(
+        return name is not None and self.peer.identity.has_right(
             RequiredRight(VERBS, "queue", name)
         )
 

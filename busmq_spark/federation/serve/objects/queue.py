@@ -42,17 +42,17 @@ from busmq_spark.federation.serve.objects.base import (
     NeededVerbs,
     ServedMethod,
     ServedObject,
+    consume_keywords,
     to_storable,
     ttl_of,
     whole_number_option,
 )
-from busmq_spark.federation.serve.objects.consume_options import consume_keywords
-from busmq_spark.federation.serve.take_room import TakeRoom
+from busmq_spark.federation.serve.peer_work import TakeRoom
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue.queue import Queue
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.object_session import ObjectSession
+    from busmq_spark.federation.serve.peer_channel import PeerChannel
     from busmq_spark.queue.message import Message
 
 SERVED_PREFETCH = 200
@@ -85,10 +85,10 @@ class ServedQueue(ServedObject):
         }
     )
 
-    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
-        super().__init__(session, made)
-        self._queue: Queue = session.bus.queue(made.name)
-        self._queue.room = TakeRoom(session.connection)
+    def __init__(self, peer: PeerChannel, made: ObjectCreationMessage) -> None:
+        super().__init__(peer, made)
+        self._queue: Queue = peer.bus.queue(made.name)
+        self._queue.room = TakeRoom(peer.work)
         for event in ("attaching", "attached", "detaching", "detached", "consuming"):
             self._queue.on(event, partial(self.emit, event))
         self._queue.on("deleted", partial(self.emit, "closed"))
@@ -114,7 +114,7 @@ class ServedQueue(ServedObject):
     async def detach_object(self) -> None:
         """Detach; a consumption ends with it."""
         self._take_deferred_calls()
-        await self.session.connection.send_buffer.wait_sent_so_far()
+        await self.peer.work.send_buffer.wait_sent_so_far()
         await self._queue.detach()
 
     # -- life --------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class ServedQueue(ServedObject):
             try:
                 self.push(push)
             except BusError as error:
-                self.session.send_error(push.callback, error)
+                self.peer.send_error(push.callback, error)
 
     async def detach(self, _: MethodCall) -> None:
         await self._wait_until_pushed()
@@ -175,17 +175,15 @@ class ServedQueue(ServedObject):
             or sum(push.size for push in self._deferred) + call.size > MAX_DEFERRED_BYTES
         ):
             raise self._not_attached_error("push to")
-        cost, connection = call.size + CALL_OVERHEAD_BYTES, self.session.connection
-        if connection.deferred_bytes + cost > MAX_DEFERRED_BYTES_OF_CONNECTION:
+        cost, work = call.size + CALL_OVERHEAD_BYTES, self.peer.work
+        if work.deferred_bytes + cost > MAX_DEFERRED_BYTES_OF_CONNECTION:
             raise self._not_attached_error("push to")
-        connection.deferred_bytes += cost
+        work.deferred_bytes += cost
         self._deferred.append(call)
 
     def _take_deferred_calls(self) -> list[MethodCall]:
         deferred, self._deferred = self._deferred, []
-        self.session.connection.deferred_bytes -= sum(
-            push.size + CALL_OVERHEAD_BYTES for push in deferred
-        )
+        self.peer.work.deferred_bytes -= sum(push.size + CALL_OVERHEAD_BYTES for push in deferred)
         return deferred
 
     async def _wait_until_pushed(self) -> None:
@@ -208,10 +206,10 @@ class ServedQueue(ServedObject):
         work = self._consume(
             consumption, throttle if isinstance(throttle, DnodeCallbackRef) else None
         )
-        self._reader = self.session.spawn(work, f"consuming {self.name} for a peer")
+        self._reader = self.peer.spawn(work, f"consuming {self.name} for a peer")
 
     async def _consume(self, consumption: Consumption, throttle: DnodeCallbackRef | None) -> None:
-        room, drained = self.session.connection.send_buffer.wait_room, False
+        room, drained = self.peer.work.send_buffer.wait_room, False
         try:
             if throttle is not None:  # stored messages come without it
                 await consumption.begin()
@@ -222,22 +220,22 @@ class ServedQueue(ServedObject):
                     await self._wait_until_released(throttle)
                 count = 0
                 while (message := consumption.head) is not None:
-                    if not await room() or not self.session.is_open:
+                    if not await room() or not self.peer.is_open:
                         return  # detaching puts it back
                     tail = await self._encode(message)
-                    if consumption.head is not message or not self.session.is_open:
+                    if consumption.head is not message or not self.peer.is_open:
                         break  # stopped meanwhile: it has gone back
                     consumption.pop_head(arrived=False)
                     await self.send_message(tail, partial(consumption.on_handed_over, message.id))
                     count += 1
                 drained = count < SERVED_PREFETCH
                 await (
-                    self.session.connection.send_buffer.wait_sent_so_far()
+                    self.peer.work.send_buffer.wait_sent_so_far()
                 )  # Redis keeps what was taken last only
         except StopAsyncIteration:
             return
         except BusError:
-            await self.session.connection.send_buffer.wait_sent_so_far()
+            await self.peer.work.send_buffer.wait_sent_so_far()
             with suppress(BusError):
                 await self._queue.stop()  # which sends the peer ``consuming(False)``
             raise
@@ -252,7 +250,7 @@ class ServedQueue(ServedObject):
                 await consumption.wait_filled()
             except (ServerFull, ReadOnly, WritesPaused) as error:
                 if not reported:
-                    self.session.send_error(None, error)
+                    self.peer.send_error(None, error)
                 reported = True
                 await asyncio.sleep(CONSUME_RETRY_S)
             else:
@@ -275,9 +273,9 @@ class ServedQueue(ServedObject):
         def go_on(*_: Any) -> None:
             called.set()
 
-        self.session.invoke(throttle.id, go_on)
+        self.peer.invoke(throttle.id, go_on)
         await called.wait()
-        self.session.functions.forget(self.session.functions.register(go_on))
+        self.peer.functions.forget(self.peer.functions.register(go_on))
 
     async def stop(self, _: MethodCall) -> None:
         self._pending_consume = None
@@ -308,17 +306,17 @@ class ServedQueue(ServedObject):
         self.answer(call, None, await self._queue.ttl())
 
     async def maxsize(self, call: MethodCall) -> None:
-        async with self.session.connection.large_answer():
+        async with self.peer.work.large_answer():
             found = (await self._queue.metadata()).get("maxsize", "")
         self.answer(call, None, int(found) if found.isdecimal() else None)
 
     async def metadata(self, call: MethodCall) -> None:
         match call.values:
             case []:
-                async with self.session.connection.large_answer():
+                async with self.peer.work.large_answer():
                     self.answer(call, None, await self._queue.metadata() or None)
             case [str(name)]:
-                async with self.session.connection.large_answer():
+                async with self.peer.work.large_answer():
                     self.answer(call, None, (await self._queue.metadata()).get(name))
             case [str(name), value, *_]:
                 await self._queue.set_metadata({_to_metadata_text(name): _to_metadata_text(value)})

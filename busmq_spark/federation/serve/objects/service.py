@@ -27,12 +27,12 @@ from busmq_spark.federation.serve.objects.base import (
     ttl_of,
     whole_number_option,
 )
-from busmq_spark.federation.serve.take_room import TakeRoom
+from busmq_spark.federation.serve.peer_work import TakeRoom
 from busmq_spark.queue.keys import REPLY_QUEUE_SUFFIX
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.object_session import ObjectSession
+    from busmq_spark.federation.serve.peer_channel import PeerChannel
 
 DEFAULT_TIMEOUT_MS = 1000
 MAX_CONCURRENT_REQUESTS = 100
@@ -47,11 +47,11 @@ class ServedService(ServedObject):
     kind = "service"
     emits = frozenset({"serving", "connected", "disconnect", "error", "request"})
 
-    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
-        super().__init__(session, made)
+    def __init__(self, peer: PeerChannel, made: ObjectCreationMessage) -> None:
+        super().__init__(peer, made)
         # Its methods are refused without a name; the object must be there to say so.
-        self._service = session.bus.service(made.name or "without a name")
-        self._service.room = TakeRoom(session.connection)
+        self._service = peer.bus.service(made.name or "without a name")
+        self._service.room = TakeRoom(peer.work)
         self._service.on("serving", partial(self.emit, "serving"))
         self._service.on("connected", partial(self.emit, "connected", True))
         self._service.on("disconnect", partial(self.emit, "disconnect"))
@@ -114,13 +114,13 @@ class ServedService(ServedObject):
             if options.get("reqTimeout") is None
             else whole_number_option(options, "reqTimeout", DEFAULT_TIMEOUT_MS) / 1000
         )
-        self.session.count_begun_call(call.size)
+        self.peer.count_begun_call(call.size)
         work = self._request(call, timeout_s, parts=options.get("allowPartial") is True)
-        task = self.session.spawn(work, f"asking {self.name} for a peer")
-        task.add_done_callback(lambda _: self.session.count_finished_call(call.size))
+        task = self.peer.spawn(work, f"asking {self.name} for a peer")
+        task.add_done_callback(lambda _: self.peer.count_finished_call(call.size))
 
     async def _request(self, call: MethodCall, timeout_s: float | None, *, parts: bool) -> None:
-        room = self.session.connection.send_buffer.wait_room
+        room = self.peer.work.send_buffer.wait_room
         try:
             if call.callback is None:
                 await self._service.send(call.values[0], timeout_s=timeout_s)
@@ -134,16 +134,16 @@ class ServedService(ServedObject):
                     self.answer(call, None, part, True)
                 self.answer(call, None, None, False)
         except BusError as error:
-            self.session.send_error(call.callback, error)
+            self.peer.send_error(call.callback, error)
 
     async def _forward_request(self, data: Any, request: Request) -> None:
         """Forward a request, until the peer has given its last reply."""
-        await self.session.connection.send_buffer.wait_room()
+        await self.peer.work.send_buffer.wait_room()
         replies = _RepliesToRequest(self)
         try:
             try:
                 for id, _ in self.listeners_to_invoke("request"):
-                    self.session.invoke(id, data, replies.on_reply)
+                    self.peer.invoke(id, data, replies.on_reply)
             except MessageRefused as refusal:
                 replies.on_reply(error_codec.error_to_wire(refusal))
             async for error, value, is_part in replies:
@@ -160,7 +160,7 @@ class ServedService(ServedObject):
 
     def _on_error(self, error: BaseException) -> None:
         if isinstance(error, BusError):
-            self.session.send_error(None, error)
+            self.peer.send_error(None, error)
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENT_METHODS,
@@ -191,21 +191,21 @@ class _RepliesToRequest:
             )
             error, is_part = error_codec.error_to_wire(failed), False
         self._over = is_part is not True or error is not None
-        session = self._owner.session
-        session.count_begun_call(session.line_bytes)
-        self._waiting.put_nowait((error, value, not self._over, session.line_bytes))
+        peer = self._owner.peer
+        peer.count_begun_call(peer.line_bytes)
+        self._waiting.put_nowait((error, value, not self._over, peer.line_bytes))
 
     async def __aiter__(self) -> AsyncIterator[tuple[Any, Any, bool]]:
         part = True
         while part:
             error, value, part, size = await self._waiting.get()
-            self._owner.session.count_finished_call(size)
+            self._owner.peer.count_finished_call(size)
             yield error, value, part
 
     def forget_callback(self) -> None:
         """The peer may not call it any more, and what it said too much is dropped."""
         self._over = True
         while not self._waiting.empty():
-            self._owner.session.count_finished_call(self._waiting.get_nowait()[3])
-        functions = self._owner.session.functions
+            self._owner.peer.count_finished_call(self._waiting.get_nowait()[3])
+        functions = self._owner.peer.functions
         functions.forget(functions.register(self.on_reply))
