@@ -60,9 +60,13 @@ def script(
     return RedisCall((*keys, *args), load(name), len(keys), idempotent, optional=optional)
 
 
-def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:
+def run_sync(
+    flow: Generator[Q, Any, T],
+    execute: Callable[[Q], Any],
+    errors: tuple[type[Exception], ...] = (BusError,),
+) -> T:
     """Run a flow to its end in this thread; ``execute`` sends one step and returns its reply (or
-    the list of replies).
+    the list of replies). ``errors`` are thrown into the flow; others end it.
     """
     resume: Callable[[Any], Q] = flow.send
     value: Any = None
@@ -74,7 +78,7 @@ def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:
             return done.value  # type: ignore[no-any-return]
         try:
             resume, value = flow.send, execute(step)
-        except BusError as error:
+        except errors as error:
             resume, value = flow.throw, error
 
 
@@ -112,11 +116,15 @@ def run_flows_together(flows: Sequence[Flow[T]]) -> Flow[list[T | BusError]]:
         }
 
 
-async def run_async(flow: Flow[T], execute: Callable[[Step], Awaitable[Any]]) -> T:
+async def run_async(
+    flow: Generator[Q, Any, T],
+    execute: Callable[[Q], Awaitable[Any]],
+    errors: tuple[type[Exception], ...] = (BusError,),
+) -> T:
     """Run a flow to its end on the running loop. Cancelling it leaves the step in flight executed
     or not, never half.
     """
-    resume: Callable[[Any], Step] = flow.send
+    resume: Callable[[Any], Q] = flow.send
     value: Any = None
     while True:
         try:
@@ -125,5 +133,5 @@ async def run_async(flow: Flow[T], execute: Callable[[Step], Awaitable[Any]]) ->
             return done.value  # type: ignore[no-any-return]  # as above
         try:
             resume, value = flow.send, await execute(step)
-        except BusError as error:
+        except errors as error:
             resume, value = flow.throw, error

@@ -1,33 +1,25 @@
-"""The asyncio twin of ``sync_link.py``: same rules, but shared by many tasks. Their steps go out in
-the order they were asked for, without waiting for each other, in one write per turn of the loop
-where they are short; replies come back in that order.
+"""A connection to one server for many tasks, driven by the rules of link_rules.py. The steps of the
+tasks go out in the order of the calls to ``execute``, without waiting for each other, in one write
+per turn of the loop where they are short; replies come back in that order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, command, run_async
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
-from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s
+from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.link_rules import THROWN, Action, Ask, Connect, Drop, Pause, run_step
 from busmq_spark.redis_io.optional_commands import is_refused_command
 from busmq_spark.redis_io.pipelined_connection import OnReply, PipelinedConnection
-from busmq_spark.redis_io.resp_codec import (
-    calls_of,
-    first_error,
-    is_repeatable,
-    may_be_sent_again,
-    step_result,
-    unknown_scripts,
-)
-from busmq_spark.redis_io.retry import LinkRetry
+from busmq_spark.redis_io.resp_codec import first_error
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 _PING = command("PING")
@@ -70,36 +62,34 @@ class AsyncLink:
         """Send one step and return its reply, or the list of replies. Raises the translated error
         of the first call that failed.
         """
-        calls = calls_of(step)
-        if not calls:
-            return []
-        retry = LinkRetry(time.monotonic)
+        rule = run_step(step, self.wire, self.endpoint, self._patience_s, time.monotonic)
+        resume: Callable[[Any], Action] = rule.send
+        value: Any = None
         while True:
-            wire = self._wire
             try:
-                if wire is None or not wire.is_open:
-                    wire = await self.connect()
-            except CONNECTION_ERRORS as error:
-                await self._pause_or_raise(translate_redis_error(error, self.endpoint), retry, wire)
-                continue
-            try:
-                replies = await wire.ask(calls)
-                if (failed := first_error(replies)) is None:
-                    return step_result(step, replies)
-                failed = await _resend_unknown(wire, calls, replies)
-            except CONNECTION_ERRORS as error:
-                lost = translate_redis_error(error, self.endpoint)
-                if not is_repeatable(step):
-                    raise lost from error
-                retry.on_no_reply()
-                await self._pause_or_raise(lost, retry, wire)
-                continue
-            if failed is None:
-                return step_result(step, replies)
-            refused = translate_redis_error(failed, self.endpoint)
-            if not may_be_sent_again(step, refused):
-                raise refused from None
-            await self._pause_or_raise(refused, retry, wire)
+                action = resume(value)
+            except StopIteration as done:
+                return done.value
+            try:  # one frame and no coroutine for the one action there mostly is
+                value = await (
+                    action.connection.ask(action.calls, whole=action.whole)
+                    if type(action) is Ask
+                    else self._perform(action)
+                )
+                resume = rule.send
+            except THROWN as error:
+                resume, value = rule.throw, error
+
+    async def _perform(self, action: Action) -> Any:
+        match action:
+            case Connect():
+                return await self.connect()
+            case Drop(wire):
+                if wire is self._wire:
+                    self.drop()
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
+        return None
 
     async def connect(self) -> PipelinedConnection:
         """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other
@@ -146,26 +136,3 @@ class AsyncLink:
     async def close(self) -> None:
         """Close the connection. A later step opens a new one."""
         self.drop()
-
-    async def _pause_or_raise(
-        self, error: BusError, retry: LinkRetry, wire: PipelinedConnection | None
-    ) -> None:
-        if isinstance(error, LinkLost) and self.endpoint.may_move and wire is self._wire:
-            self.drop()  # the master is looked up anew
-        given_s = retry_time_s(self.endpoint, error, self._patience_s)
-        with retry.pausing(error, given_s) as pause_s:
-            await asyncio.sleep(pause_s)
-
-
-async def _resend_unknown(
-    wire: PipelinedConnection, calls: Sequence[RedisCall], replies: list[Any]
-) -> Exception | None:
-    """Send scripts that Redis no longer has again, with their text, and put their replies in place.
-    Result: the first error left.
-    """
-    if missing := unknown_scripts(replies):
-        for i, reply in zip(
-            missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True
-        ):
-            replies[i] = reply
-    return first_error(replies)

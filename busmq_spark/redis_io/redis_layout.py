@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.endpoint import RedisEndpoint, RoundRobinEndpoint
-from busmq_spark.redis_io.sentinel import SentinelMaster
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, SentinelMaster
 from busmq_spark.redis_io.server_addresses import parse_servers
 from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress
 

@@ -10,7 +10,7 @@ from typing import Any
 import redis.exceptions as rx
 from redis.utils import HIREDIS_AVAILABLE
 
-from busmq_spark.errors import BusError, LinkLost, ToolMissing, WritesPaused
+from busmq_spark.errors import ToolMissing
 from busmq_spark.queue.command_generators import Arg, RedisCall, Step
 
 if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation
@@ -106,23 +106,3 @@ def first_error(replies: Sequence[Any]) -> Exception | None:
         if isinstance(reply, Exception):
             return reply
     return None
-
-
-def step_result(step: Step, replies: list[Any]) -> Any:
-    """Return the result of a step for its flow: one reply for one call, a list for a list."""
-    return replies[0] if isinstance(step, RedisCall) else replies
-
-
-def is_repeatable(step: Step) -> bool:
-    """Whether the step may be sent again when it is unknown whether it was executed."""
-    return all(call.idempotent for call in calls_of(step))
-
-
-def may_be_sent_again(step: Step, refused: BusError) -> bool:
-    """Return whether a step may be repeated after Redis refused a call of it without executing
-    it.
-    """
-    calls = calls_of(step)
-    if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
-        return False
-    return not (isinstance(refused, WritesPaused) and all(call.optional for call in calls))

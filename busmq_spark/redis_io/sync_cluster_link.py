@@ -8,15 +8,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, run_sync
-from busmq_spark.redis_io.cluster_pipeline import ClusterPipeline, NodeBatch, redirection
-from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
-from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s, stopped_error
-from busmq_spark.redis_io.resp_codec import calls_of, script_as_eval, step_result
+from busmq_spark.redis_io.cluster_rules import KnownSlots, redirection, run_cluster_step
+from busmq_spark.redis_io.endpoint import stopped_error
+from busmq_spark.redis_io.link_rules import (
+    THROWN,
+    Action,
+    Connect,
+    FindSlots,
+    Pause,
+    Receive,
+    Send,
+    wait_for_retry,
+)
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
+from busmq_spark.redis_io.resp_codec import script_as_eval
 from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
 from busmq_spark.redis_io.sync_link import SyncLink, stream_calls
@@ -27,7 +36,7 @@ R = TypeVar("R")
 
 class SyncClusterLink:
     """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call
-    (cluster_pipeline.py). Not for two threads at once.
+    (cluster_rules.py). Not for two threads at once.
     """
 
     cluster = True
@@ -38,9 +47,11 @@ class SyncClusterLink:
         """
         self.endpoint = cluster
         self._patience_s = patience_s
-        self._map: SlotMap | None = None
+        self._slots = KnownSlots()
         self._nodes: dict[NodeAddress, SyncLink] = {}
         self._posted: deque[NodeAddress] = deque()
+        self._awaited: set[SyncLink] = set()
+        """The links that have been sent calls and have not been asked for all replies."""
         self._stopped = threading.Event()
 
     def run(self, flow: Flow[T]) -> T:
@@ -52,28 +63,36 @@ class SyncClusterLink:
         of the first call that failed.
         """
         assert not self._posted, "replies of posted calls are still to be fetched"
-        calls = calls_of(step)
-        if not calls:
-            return []
-        cluster_pipeline = ClusterPipeline(calls, self.endpoint)
-        retry = LinkRetry(time.monotonic)
-        while True:
-            self._raise_if_stopped()
-            try:
-                self._run_round(cluster_pipeline, self._map or self.refresh())
-                cluster_pipeline.raise_if_failed()
-                if cluster_pipeline.stale:
-                    self.refresh(cluster_pipeline.dead)
-                problem = cluster_pipeline.retry_reason
-            except NoServerReachable as error:
-                problem = error
-            if not cluster_pipeline.pending:
-                self._refresh_if_moved(cluster_pipeline)
-                return step_result(step, cluster_pipeline.replies)
-            if problem is not None:
-                given_s = retry_time_s(self.endpoint, problem, self._patience_s)
-                with retry.pausing(problem, given_s) as pause_s:
-                    self._stopped.wait(pause_s)
+        rule = run_cluster_step(step, self.endpoint, self._slots, self._patience_s, time.monotonic)
+        try:
+            return run_sync(rule, self._perform, THROWN)
+        finally:
+            while self._awaited:
+                self._awaited.pop().close()  # its replies would be taken for others'
+
+    def _perform(self, action: Action) -> Any:
+        match action:
+            case FindSlots(anew, dead):
+                if anew:
+                    return self.refresh(dead)
+                self._raise_if_stopped()
+                return self._slots.current or self.refresh()
+            case Connect(node):
+                assert node is not None
+                link = self.link_to(node)
+                link.ensure_connected()
+                return link
+            case Send(link, calls):
+                self._awaited.add(link)
+                link.send(calls)
+                return link, len(calls)
+            case Receive((link, count)):
+                replies = link.receive(count)
+                self._awaited.discard(link)
+                return replies
+            case Pause(seconds):
+                self._stopped.wait(seconds)
+        return None
 
     def post(self, call: RedisCall) -> None:
         """Send one call to its node and do not wait; each needs one :meth:`fetch`."""
@@ -81,7 +100,9 @@ class SyncClusterLink:
         try:
             key = key_of(call)
             node = (
-                (self._map or self.refresh()).masters[0] if key is None else self.owner_address(key)
+                (self._slots.current or self.refresh()).masters[0]
+                if key is None
+                else self.owner_address(key)
             )
             link = self.link_to(node)
             if node not in self._posted:
@@ -138,7 +159,7 @@ class SyncClusterLink:
 
     def owner_address(self, key: str | bytes) -> NodeAddress:
         """The node of a key, as far as is known. Raises LinkLost."""
-        node = (self._map or self.refresh()).owner(slot_of_key(key))
+        node = (self._slots.current or self.refresh()).owner(slot_of_key(key))
         if node is None:
             raise LinkLost(
                 url=self.endpoint.masked_url, reason=f"no node serves the slot of {key!r}"
@@ -157,18 +178,22 @@ class SyncClusterLink:
 
     def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask anew which slots are where. Raises NoServerReachable when no node does."""
-        self._map = self.endpoint.fetch_slot_map(self._map.masters if self._map else (), dead)
-        for gone in self._nodes.keys() - set(self._map.masters):
+        known = self._slots.current
+        found = self._slots.current = self.endpoint.fetch_slot_map(
+            known.masters if known else (), dead
+        )
+        for gone in self._nodes.keys() - set(found.masters):
             self._nodes.pop(gone).close()
-        return self._map
+        return found
 
     def forget_slot_map(self) -> None:
         """The next call fetches the slot map anew."""
-        self._map = None
+        self._slots.current = None
 
     def owns_slots(self, node: NodeAddress) -> bool:
         """Whether the node owns slots, as far as is known."""
-        return self._map is not None and node in self._map.masters
+        known = self._slots.current
+        return known is not None and node in known.masters
 
     def ask_each_master(self, ask: Callable[[SyncLink], R]) -> list[R]:
         """Return the answers of all masters. If a master does not answer, all are asked anew, until
@@ -180,48 +205,12 @@ class SyncClusterLink:
             try:
                 return [ask(link) for link in self.master_links]
             except LinkLost as error:
-                given_s = retry_time_s(self.endpoint, error, self._patience_s)
-                with retry.pausing(error, given_s) as pause_s:
-                    self._stopped.wait(pause_s)
+                rule = wait_for_retry(error, retry, self.endpoint, self._patience_s)
+                run_sync(rule, self._perform)
 
     def _raise_if_stopped(self) -> None:
         if self._stopped.is_set():
             raise stopped_error()
-
-    def _run_round(self, cluster_pipeline: ClusterPipeline, slot_map: SlotMap) -> None:
-        under_way: list[tuple[SyncLink, NodeBatch]] = []
-        try:
-            for batch in cluster_pipeline.batches(slot_map):
-                link = self.link_to(batch.node)
-                try:
-                    link.ensure_connected()
-                except LinkLost as error:
-                    cluster_pipeline.on_node_unreachable(batch, error)
-                    continue
-                under_way.append((link, batch))
-                try:
-                    link.send(batch.wire)
-                except LinkLost as error:
-                    under_way.pop()
-                    cluster_pipeline.on_connection_lost(batch, error)
-            while under_way:
-                link, batch = under_way[0]
-                try:
-                    cluster_pipeline.add_replies(batch, link.receive(len(batch.wire)))
-                except LinkLost as error:
-                    cluster_pipeline.on_connection_lost(batch, error)
-                del under_way[0]
-        except BaseException:
-            for link, _ in under_way:
-                link.close()  # its replies would be taken for others'
-            raise
-        self._map = slot_map.with_moved(cluster_pipeline.moved)
-
-    def _refresh_if_moved(self, cluster_pipeline: ClusterPipeline) -> None:
-        """If one slot has moved, others have too."""
-        if cluster_pipeline.moved:
-            with suppress(BusError):
-                self.refresh()
 
     def _reply_error(self, reply: Exception, node: NodeAddress) -> BusError:
         if (found := redirection(reply, node[0])) is not None:
@@ -234,7 +223,7 @@ class SyncClusterLink:
     def _drop_posted_and_slot_map(self) -> None:
         """A posted call went wrong: where its slot is, is asked anew by the next call."""
         self._drop_posted()
-        self._map = None
+        self._slots.current = None
 
     def _drop_posted(self) -> None:
         for node in set(self._posted):

@@ -1,6 +1,4 @@
-"""A connection to one server for one thread: executes the steps of flows, reconnects, and gives up
-at a deadline.
-"""
+"""A connection to one server for one thread, driven by the rules of link_rules.py."""
 
 from __future__ import annotations
 
@@ -12,21 +10,12 @@ from typing import Any, Protocol, TypeVar
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.errors import LinkLost
 from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, run_sync
 from busmq_spark.redis_io.dial import dial
-from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s, stopped_error
-from busmq_spark.redis_io.resp_codec import (
-    calls_of,
-    first_error,
-    is_repeatable,
-    may_be_sent_again,
-    pack,
-    pack_in_parts,
-    step_result,
-    unknown_scripts,
-)
-from busmq_spark.redis_io.retry import LinkRetry
+from busmq_spark.redis_io.endpoint import RedisEndpoint, stopped_error
+from busmq_spark.redis_io.link_rules import THROWN, Action, Ask, Connect, Drop, Pause, run_step
+from busmq_spark.redis_io.resp_codec import pack, pack_in_parts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 R = TypeVar("R")
@@ -77,32 +66,8 @@ class SyncLink:
         of the first call that failed.
         """
         assert not self._posted, "replies of posted calls are still to be fetched"
-        calls = calls_of(step)
-        if not calls:
-            return []
-        retry = LinkRetry(time.monotonic)
-        while True:
-            try:
-                connection = self._open_connection()
-            except CONNECTION_ERRORS as error:
-                self._pause_or_raise(translate_redis_error(error, self.endpoint), retry)
-                continue
-            try:
-                replies = _send_and_read(connection, calls)
-            except CONNECTION_ERRORS as error:
-                self._drop()
-                lost = translate_redis_error(error, self.endpoint)
-                if not is_repeatable(step):
-                    raise lost from error
-                retry.on_no_reply()
-                self._pause_or_raise(lost, retry)
-                continue
-            if (failed := first_error(replies)) is None:
-                return step_result(step, replies)
-            refused = translate_redis_error(failed, self.endpoint)
-            if not may_be_sent_again(step, refused):
-                raise refused from None
-            self._pause_or_raise(refused, retry)  # LOADING and its like: not executed
+        rule = run_step(step, None, self.endpoint, self._patience_s, time.monotonic)
+        return run_sync(rule, self._perform, THROWN)
 
     def post(self, call: RedisCall) -> None:
         """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a
@@ -222,12 +187,29 @@ class SyncLink:
         except CONNECTION_ERRORS:
             return False
 
-    def _pause_or_raise(self, error: BusError, retry: LinkRetry) -> None:
-        given_s = retry_time_s(self.endpoint, error, self._patience_s)
-        with retry.pausing(error, given_s) as pause_s:
-            if self.endpoint.may_move:
-                self._drop()  # the master is looked up anew
-            self._stopped.wait(pause_s)
+    def _perform(self, action: Action) -> Any:
+        match action:
+            case Ask(connection, calls, whole):
+                return self._ask(connection, calls, whole=whole)
+            case Connect():
+                return self._open_connection()
+            case Drop():
+                self._drop()
+            case Pause(seconds):
+                self._stopped.wait(seconds)
+        return None
+
+    def _ask(
+        self, connection: redis.Connection, calls: Sequence[RedisCall], *, whole: bool
+    ) -> list[Any]:
+        try:
+            connection.send_packed_command(
+                [pack(calls, whole=True)] if whole else pack_in_parts(calls), check_health=False
+            )
+            return [_read_reply(connection) for _ in calls]
+        except CONNECTION_ERRORS:
+            self._drop()
+            raise
 
 
 class PipelinedLink(Protocol):
@@ -255,18 +237,6 @@ def stream_calls(
             yield link.fetch()
     finally:
         link.abandon()
-
-
-def _send_and_read(connection: redis.Connection, calls: Sequence[RedisCall]) -> list[Any]:
-    connection.send_packed_command(pack_in_parts(calls), check_health=False)
-    replies = [_read_reply(connection) for _ in calls]
-    if missing := unknown_scripts(replies):
-        connection.send_packed_command(
-            [pack([calls[i] for i in missing], whole=True)], check_health=False
-        )
-        for i in missing:
-            replies[i] = _read_reply(connection)
-    return replies
 
 
 def _read_reply(connection: redis.Connection) -> Any:

@@ -20,13 +20,12 @@ from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SP
 from busmq_spark.queue import keys, message, queue, retention
 from busmq_spark.reading import offsets, range_reader, read_tasks, reader_operations, times_of_ids
 from busmq_spark.redis_io import (
-    cluster_pipeline,
-    cluster_seeds,
+    cluster_rules,
     connection_factory,
     eviction,
     lease_token,
+    moving_endpoints,
     retry,
-    sentinel,
     slots,
     translate,
     urls,
@@ -142,12 +141,12 @@ def _of_links() -> dict[str, int]:
     return {
         "connectMs": _ms(connection_factory.CONNECT_TIMEOUT_S),
         "replyMs": _ms(connection_factory.REPLY_TIMEOUT_S),
-        "nodeTimeoutMs": _ms(one(sentinel._SENTINEL_TIMEOUT_S, cluster_seeds._NODE_TIMEOUT_S)),
+        "nodeTimeoutMs": _ms(moving_endpoints._LOOK_UP_TIMEOUT_S),
         "patienceMs": _ms(retry.PATIENCE_S),
         "failoverPatienceMs": _ms(retry.FAILOVER_PATIENCE_S),
         "firstPauseMs": _ms(retry.PAUSES_S[0]),
         "maxPauseMs": _ms(retry.PAUSES_S[1]),
-        "maxRedirections": cluster_pipeline._MAX_REDIRECTIONS,
+        "maxRedirections": cluster_rules._MAX_REDIRECTIONS,
         "port": urls.DEFAULT_PORT,
         "sentinelPort": urls.SENTINEL_PORT,
         "leaseMs": lease_token.LEASE_MS,
@@ -204,12 +203,6 @@ def _texts() -> dict[str, str]:
         "policyUnknown": eviction.POLICY_UNKNOWN,
         "wrongLoginText": translate._WRONG_LOGIN_TEXT,
     }
-
-
-def one(*values: float) -> float:
-    """What Java has one constant for, and Python several equal ones."""
-    [value] = set(values)
-    return value
 
 
 def _ms(seconds: float) -> int:

@@ -22,6 +22,7 @@ from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io import sync_link as link_module
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.link_rules import Action, Pause
 from busmq_spark.redis_io.retry import PATIENCE_S
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import RedisServerAddress
@@ -309,14 +310,11 @@ def test_a_call_waits_for_a_server_that_is_restarting(driver: Driver) -> None:
 def at_a_pause(patch: pytest.MonkeyPatch, way: str, act: Callable[[], object]) -> None:
     """Do ``act`` when the link pauses before its next try."""
     kind: type[Any] = AsyncLink if way == "async" else SyncLink
-    pause = kind._pause_or_raise
+    perform = kind._perform
 
-    def sync_pause(self: Any, *args: Any) -> None:
-        act()
-        pause(self, *args)
+    def act_and_perform(self: Any, action: Action) -> Any:
+        if isinstance(action, Pause):
+            act()
+        return perform(self, action)
 
-    async def async_pause(self: Any, *args: Any) -> None:
-        act()
-        await pause(self, *args)
-
-    patch.setattr(kind, "_pause_or_raise", async_pause if way == "async" else sync_pause)
+    patch.setattr(kind, "_perform", act_and_perform)

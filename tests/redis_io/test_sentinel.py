@@ -12,8 +12,8 @@ from busmq_spark.embedded import EmbeddedSentinel
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
 from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
+from busmq_spark.redis_io.moving_endpoints import SentinelMaster
 from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S, PATIENCE_S
-from busmq_spark.redis_io.sentinel import SentinelMaster
 from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress, parse
 from tests.redis_io.conftest import Driver, absent
 from tests.redis_io.fakes import FakeRedis, says

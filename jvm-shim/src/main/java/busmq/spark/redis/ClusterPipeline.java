@@ -20,7 +20,7 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 
 /**
  * The calls of one step in a cluster: which of them go to which node next, and what the replies
- * mean (as {@code redis_io/cluster_pipeline.py}).
+ * mean (as {@code redis_io/cluster_rules.py}).
  *
  * <p>Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may
  * always go again.

@@ -1,5 +1,5 @@
-"""A step on its way through a cluster: the next calls to each node, and the meaning of the replies.
-Shared by the two cluster links.
+"""The rules of a link to a Redis Cluster, without input and output: the next calls to each node,
+and the meaning of the replies. The actions and their drivers are those of link_rules.py.
 
 Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may
         always go again.
@@ -7,21 +7,50 @@ Rule 2. A call whose reply was lost may have been executed: it goes again only i
         else the step is in doubt.
 Rule 3. Calls of one slot keep their order. If a node refused one call and executed a later one, the
         step is in doubt, not reordered.
+
+States of a step:
+
+    state     event                                   next
+    --------  --------------------------------------  --------------------------------------------
+    MAPPING   the slot map is known, or a node sends  ROUND
+              it
+              no node does                            WAITING
+    ROUND     every pending call was sent to the node of its slot, and its connection answered or
+              broke:
+              a call is in doubt                      raised
+              no call is pending                      returned, or the first error is raised
+              calls were redirected                   ROUND, at the nodes that the replies name
+              a node is gone, or puts calls off       WAITING, after the slot map was read anew
+    WAITING   the patience is over                    raised
+              the pause is over                       MAPPING
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, LinkLost, WritesPaused
-from busmq_spark.queue.command_generators import RedisCall, command
-from busmq_spark.redis_io.endpoint import RedisEndpoint
-from busmq_spark.redis_io.resp_codec import first_error, script_as_eval
+from busmq_spark.queue.command_generators import RedisCall, Step, command
+from busmq_spark.redis_io.endpoint import NoServerReachable, RedisEndpoint
+from busmq_spark.redis_io.link_rules import (
+    Clock,
+    Connect,
+    FindSlots,
+    Receive,
+    Rule,
+    Send,
+    step_result,
+    wait_for_retry,
+)
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
+from busmq_spark.redis_io.resp_codec import calls_of, first_error, script_as_eval
+from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.slots import (
     NodeAddress,
     Redirect,
@@ -30,13 +59,88 @@ from busmq_spark.redis_io.slots import (
     parse_redirect,
     slot_of_key,
 )
-from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
+from busmq_spark.redis_io.urls import RedisServerAddress
 
 ASKING_COMMAND = command("ASKING")
 _MAX_REDIRECTIONS = 5
 """After so many redirections without a pause the nodes disagree: then waiting helps, and asking on
 does not.
 """
+
+
+class KnownSlots:
+    """The slot map of a link, as far as it is known. The steps of a link share it."""
+
+    current: SlotMap | None = None
+
+    def learn(self, moved: Mapping[int, NodeAddress]) -> None:
+        """Note the places of slots that redirections have told."""
+        if self.current is not None:
+            self.current = self.current.with_moved(moved)
+
+
+def run_cluster_step(
+    step: Step, cluster: ClusterSeeds, known: KnownSlots, patience_s: float | None, clock: Clock
+) -> Rule:
+    """Return the reply to a step, or the list of replies, from the nodes of a cluster.
+
+    ``patience_s``: seconds a step is tried in all; a ``patience_s`` of None suits cluster and
+    error. Raises the error of the first call that failed.
+    """
+    calls = calls_of(step)
+    if not calls:
+        return []
+    pipeline = ClusterPipeline(calls, cluster)
+    retry = LinkRetry(clock)
+    while True:
+        problem: BusError | None
+        try:
+            yield from _run_round(pipeline, (yield FindSlots()), cluster)
+            known.learn(pipeline.moved)
+            pipeline.raise_if_failed()
+            if pipeline.stale:
+                yield FindSlots(anew=True, dead=frozenset(pipeline.dead))
+            problem = pipeline.retry_reason
+        except NoServerReachable as error:
+            problem = error
+        if not pipeline.pending:
+            if pipeline.moved:
+                with suppress(BusError):
+                    yield FindSlots(anew=True)  # if one slot has moved, others have too
+            return step_result(step, pipeline.replies)
+        if problem is not None:
+            yield from wait_for_retry(problem, retry, cluster, patience_s)
+
+
+def _run_round(pipeline: ClusterPipeline, slot_map: SlotMap, cluster: ClusterSeeds) -> Rule:
+    """Send the pending calls, each to its node, and take the replies of all nodes."""
+    under_way: list[tuple[NodeBatch, Any]] = []
+    for batch in pipeline.batches(slot_map):
+        try:
+            connection = yield Connect(batch.node)
+        except LinkLost as error:
+            pipeline.on_node_unreachable(batch, error)
+            continue
+        try:
+            under_way.append((batch, (yield Send(connection, batch.wire))))
+        except CONNECTION_ERRORS as error:
+            pipeline.on_connection_lost(batch, _as_link_lost(error, cluster.server_of(batch.node)))
+    for batch, sent in under_way:
+        try:
+            pipeline.add_replies(batch, (yield Receive(sent)))
+        except CONNECTION_ERRORS as error:
+            pipeline.on_connection_lost(batch, _as_link_lost(error, cluster.server_of(batch.node)))
+
+
+def _as_link_lost(error: Exception, server: RedisServerAddress) -> LinkLost:
+    """Return the error of a connection that broke while calls were under way. So does one with a
+    fault of TLS: the node was reached before.
+    """
+    found = translate_redis_error(error, server)
+    return (
+        found if isinstance(found, LinkLost) else LinkLost(url=server.masked_url, reason=str(error))
+    )
 
 
 @dataclass(slots=True)

@@ -12,9 +12,8 @@ import redis.exceptions as rx
 from busmq_spark.embedded.cluster import SLOTS
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.queue.command_generators import RedisCall, command, script
-from busmq_spark.redis_io.async_cluster_link import _as_link_lost
-from busmq_spark.redis_io.cluster_pipeline import ASKING_COMMAND, ClusterPipeline
-from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
+from busmq_spark.redis_io.cluster_rules import ASKING_COMMAND, ClusterPipeline, _as_link_lost
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
 from busmq_spark.redis_io.slots import SlotMap, slot_of_key
 from busmq_spark.redis_io.urls import RedisServerAddress
 
