@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from busmq_spark.errors import BusError
+from busmq_spark.errors.base import BusError
 
 
 class EngineError(BusError):

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from busmq_spark.errors import BusError
+from busmq_spark.errors.base import BusError
 
 MAX_ERROR_CHARACTERS = 2000
 """Longest text of an error."""

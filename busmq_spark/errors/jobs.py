@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from busmq_spark.errors import BusError, ConfigError
+from busmq_spark.errors.base import BusError, ConfigError
 
 MAX_DELAY_S = 7 * 86_400
 """Longest delay of a job that is handed back, as of a lease."""

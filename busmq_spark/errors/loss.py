@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from busmq_spark.errors import BusError
+from busmq_spark.errors.base import BusError
 
 
 class DataLoss(BusError):

@@ -1,8 +1,21 @@
-"""Refusals of a Redis that can be reached."""
+"""Errors of a Redis that cannot be reached, or refuses."""
 
 from __future__ import annotations
 
-from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.errors.base import BusError
+
+
+class LinkLost(BusError, ConnectionError):
+    """Redis cannot be reached, did not answer in time, or is loading its data. It is a
+    ConnectionError, too.
+    """
+
+    code = "BUSMQ_LINK_LOST"
+    retriable = True
+    template = (
+        "cannot reach Redis at {url}: {reason}. Check that the server runs and that this address is"
+        " reachable from here"
+    )
 
 
 class WritesPaused(LinkLost):

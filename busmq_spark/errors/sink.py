@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from busmq_spark.errors import BusError
+from busmq_spark.errors.base import BusError
+
+
+class StagingLost(BusError):
+    """Staged rows of a batch vanished (ttl, flush, eviction) before they were committed."""
+
+    code = "BUSMQ_STAGING_LOST"
+    remedy = (
+        "Restart the query to stage them again; where the message says that the batch is recorded,"
+        " replay its source with a new checkpoint. See that Redis evicts nothing (`maxmemory-policy"
+        " noeviction`)."
+    )
+    template = (
+        "sink {sink}: batch {batch} staged {expected} rows for queue {queue!r} but {found} are left"
+        " in {key}. Nothing of the missing rows was appended. {remedy}, and see that Redis evicts"
+        " nothing (maxmemory-policy noeviction)"
+    )
 
 
 class StaleBatch(BusError):
