@@ -64,9 +64,9 @@ from busmq_spark.bus.topics.topic_jobs import TopicJobs
 from busmq_spark.bus.topics.topic_worker import TopicWorker
 from busmq_spark.bus.topics.topics_consumer import TopicsConsumer
 from busmq_spark.errors import BusError, ConfigError, StateError, TlsError, Unauthorized
-from busmq_spark.errors.foreign import error_text
+from busmq_spark.errors.foreign import error_text, plain_text
 from busmq_spark.groups.job import OUTCOME_TTL_S
-from busmq_spark.options import bus_options
+from busmq_spark.options import bus_options, default_url
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.redis_io.fork_guard import forked_error, other_loop_error
 from busmq_spark.redis_io.lease_token import my_token
@@ -314,6 +314,10 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
                 self.keep_alive = TtlKeepAlive(self)
         if only is not None and only is not error:
             raise only
+
+    def __repr__(self) -> str:
+        place = self.options.federate if not self.has_redis else self.options.url or default_url()
+        return f"Bus({plain_text(place)!r})"
 
     @property
     def online(self) -> bool:

@@ -46,6 +46,9 @@ class BusMirror(Handle):
         self._metrics = metrics
         self._runner: MirrorRunner | None = None
 
+    def __repr__(self) -> str:
+        return f"BusMirror({self.settings.masked_origin!r})"
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

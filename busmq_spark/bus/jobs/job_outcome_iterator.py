@@ -40,6 +40,9 @@ class JobOutcomeIterator(Handle):
         self._connections: list[PubSubConnection] = []
         self._warned = self._begun = False
 
+    def __repr__(self) -> str:
+        return f"JobOutcomeIterator({self._queue.name!r})"
+
     async def __aenter__(self) -> Self:
         if not self._begun:
             servers = self._bus.servers

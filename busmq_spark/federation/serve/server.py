@@ -143,6 +143,9 @@ class FederationServer:
         self._revoking: asyncio.Task[None] | None = None
         self._metrics.before_text(self._update_gauges)
 
+    def __repr__(self) -> str:
+        return f"FederationServer({self._host}:{self._port})"
+
     async def __aenter__(self) -> Self:
         """Listen. Raises LinkLost when the address is taken or not ours."""
         if self._server is not None:
