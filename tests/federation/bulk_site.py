@@ -114,8 +114,19 @@ class Site:
                 **options,
             ) as server:  # type: ignore[list-item]
                 self.port = server.sockets[0].getsockname()[1]
+                looking = asyncio.create_task(self._look_at_quotas())
                 self._ready.set()
                 await self._end.wait()
+                looking.cancel()
+
+    async def _look_at_quotas(self) -> None:
+        """A quota that unfinished messages use up alone is looked at from time to time, as by a
+        whole server.
+        """
+        while True:
+            await asyncio.sleep(0.1)
+            for quota in self.bulk.quotas:
+                quota.overdue(self._loop.time())
 
 
 @contextmanager
