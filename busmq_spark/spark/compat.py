@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     class AvailableNow:
         """Stands for Spark's mixin."""
 
-    StreamArrowWriter = api.DataSourceStreamArrowWriter
+    StreamWriterBase = api.DataSourceStreamArrowWriter
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
@@ -27,7 +27,10 @@ else:
         class AvailableNow:
             """Stands for Spark's mixin where Spark has none."""
 
-    StreamArrowWriter = getattr(api, "DataSourceStreamArrowWriter", None)
+    StreamWriterBase = getattr(api, "DataSourceStreamArrowWriter", api.DataSourceStreamWriter)
+
+HANDS_OVER_ARROW = hasattr(api, "DataSourceStreamArrowWriter")
+"""Whether a stream writer gets Arrow batches; Spark 4.0 hands over rows."""
 
 
 def read_limit(messages: int | None, size_bytes: int | None, least: int | None) -> Any:
@@ -53,10 +56,16 @@ def is_unlimited(limit: object) -> bool:
     return type(limit).__name__ == "ReadAllAvailable"
 
 
-def row_slices(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    """Yield the rows of Spark 4.0, which come one by one, in lists for one Arrow batch each."""
-    while some := list(islice(rows, ROWS_PER_RECORD_BATCH)):
-        yield some
+def record_batches(
+    found: Iterator[Any], to_record_batch: Callable[[Sequence[Any]], Any]
+) -> Iterator[Any]:
+    """Return the record batches of a task of a stream writer. The rows of Spark 4.0, which come one
+    by one, are gathered for one Arrow batch each.
+    """
+    if HANDS_OVER_ARROW:
+        return found
+    slices = iter(lambda: list(islice(found, ROWS_PER_RECORD_BATCH)), [])
+    return map(to_record_batch, slices)
 
 
 _modules_frozen = 0

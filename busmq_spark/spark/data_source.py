@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from busmq_spark.spark.read.batch_reader import BatchReader
     from busmq_spark.spark.read.stream_reader import StreamReader
-    from busmq_spark.spark.write.job_outcomes import JobOutcomeBatchWriter, JobOutcomeColumns
+    from busmq_spark.spark.write.job_outcomes import JobOutcomeColumns
     from busmq_spark.spark.write.sink_columns import SinkColumns
-    from busmq_spark.spark.write.writers import BatchWriter
+    from busmq_spark.spark.write.writers import BatchWriter, StreamWriter
 
 
 VERSION_OPTION = "_busmqjarversion"
@@ -70,20 +70,14 @@ _check_job_field_names: DeferredImport[Callable[..., object]] = DeferredImport(
 _sink_columns: DeferredImport[type[SinkColumns]] = DeferredImport(
     "spark.write.sink_columns", "SinkColumns"
 )
-_stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport(
-    "spark.write.writers", "stream_writer"
+_stream_writer: DeferredImport[type[StreamWriter]] = DeferredImport(
+    "spark.write.writers", "StreamWriter"
 )
 _batch_writer: DeferredImport[type[BatchWriter]] = DeferredImport(
     "spark.write.writers", "BatchWriter"
 )
 _outcome_columns_type: DeferredImport[type[JobOutcomeColumns]] = DeferredImport(
     "spark.write.job_outcomes", "JobOutcomeColumns"
-)
-_outcome_stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport(
-    "spark.write.job_outcomes", "outcome_stream_writer"
-)
-_outcome_batch_writer: DeferredImport[type[JobOutcomeBatchWriter]] = DeferredImport(
-    "spark.write.job_outcomes", "JobOutcomeBatchWriter"
 )
 _check_links: DeferredImport[Callable[[StoreOptions], None]] = DeferredImport(
     "spark.stores", "check_links"
@@ -171,9 +165,8 @@ class BusmqDataSource(DataSource):
                         " jobs; use mode append"
                     )
                 )
-            return _outcome_batch_writer.get()(
-                options, _outcome_columns(schema, options, self.options)
-            )
+            outcomes = _outcome_columns(schema, options, self.options).look_up_queue(options)
+            return _batch_writer.get()(options, outcomes, overwrite=False)
         return _batch_writer.get()(
             options,
             _sink_columns.get().of(schema, options.queue, options.topic),
@@ -186,9 +179,8 @@ class BusmqDataSource(DataSource):
         _refuse_unlogged_batches(self.options)
         options = _check_options(parse(WriteOptions, self.options))
         if options.settle:
-            return _outcome_stream_writer.get()(
-                options, _outcome_columns(schema, options, self.options, needs_id=True)
-            )
+            outcomes = _outcome_columns(schema, options, self.options, needs_id=True)
+            return _stream_writer.get()(options, outcomes)
         columns = _sink_columns.get().of(schema, options.queue, options.topic)
         return _stream_writer.get()(
             options, columns, _option_text(self.options, "checkpointLocation")

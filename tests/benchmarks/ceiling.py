@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from busmq_spark.spark.compat import StreamArrowWriter, freeze_imports
+from busmq_spark.spark.compat import StreamWriterBase, freeze_imports
 from busmq_spark.spark.read.tasks import BATCH_ROWS, ArrowBatchEncoder
 from busmq_spark.spark.schema import SOURCE_SCHEMA
 from busmq_spark.store.protocol import ConsecutiveMessages
@@ -73,7 +73,7 @@ class CeilingReader(DataSourceStreamReader):
         pass
 
 
-class CeilingWriter(StreamArrowWriter):
+class CeilingWriter(StreamWriterBase):
     """Takes the rows, and drops them."""
 
     def __init__(self) -> None:

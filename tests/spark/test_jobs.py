@@ -172,7 +172,7 @@ def test_a_batch_that_comes_again_changes_nothing(write: Callable[..., None], jo
 def settle(url: str, queue: str, *rows: dict[str, Any]) -> None:
     """What a task does with these rows."""
     options = WriteOptions(url=url, queue=queue, settle="g")
-    JobOutcomeTaskWriter(options, JobOutcomeColumns(queue), {}).write(
+    JobOutcomeTaskWriter(options, JobOutcomeColumns(queue)).write(
         iter([pa.RecordBatch.from_pylist(list(rows))])
     )
 
@@ -342,7 +342,6 @@ def test_a_query_needs_the_ids_of_the_messages_that_its_rows_answer(bus: Bus, jo
     writer = JobOutcomeTaskWriter(
         WriteOptions(url=bus.url, queue=name, settle="g"),
         JobOutcomeColumns.of(schema, name, needs_id=True),
-        {},
     )
     with pytest.raises(MessageRefused, match="column 'id' is NULL in some rows"):
         writer.write(iter([pa.RecordBatch.from_pylist([{"job": job.id, "id": None}])]))

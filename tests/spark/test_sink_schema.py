@@ -17,6 +17,7 @@ from pyspark.sql.types import (
 )
 
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.spark import compat
 from busmq_spark.spark.write import sink_columns
 from busmq_spark.spark.write.sink_columns import SinkColumns, as_binary_array
 
@@ -205,3 +206,11 @@ def test_rows_of_spark_4_0_become_a_batch() -> None:
         "value": ["1", None],
         "queue": ["a", "b"],
     }
+
+
+def test_rows_of_spark_4_0_are_gathered_for_record_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compat, "HANDS_OVER_ARROW", False)
+    monkeypatch.setattr(compat, "ROWS_PER_RECORD_BATCH", 2)
+    assert list(compat.record_batches(iter("abc"), "".join)) == ["ab", "c"]

@@ -1,5 +1,32 @@
 """The half of a sink that the driver runs: it makes a staged batch visible at once, in order,
-exactly once (rules in writing/sink.py).
+exactly once. The rules are in writing/sink.py.
+
+Spark calls ``commit`` when all tasks have staged their rows. The state of a batch is in Redis, so
+each step may be repeated, by this driver, by the next one, or by both at once:
+
+========== ======================================== ============================================
+state      what is stored                           a crash here leaves
+========== ======================================== ============================================
+planned    the end offset, in Spark's offset log    nothing in Redis
+staged     lists that no consumer reads, noted in   lists; the next run of the sink removes them,
+           ``stages`` of their queues               else they expire
+recorded   the record of the sink names the lists   the batch. It comes again under its number:
+           of the batch, in order                   its new lists are discarded, and the recorded
+                                                    ones are appended
+appending  rows in queues, and in ``sinks`` of each  the same; a queue goes on after its progress,
+           queue how many of them                   which each chunk moves with its rows
+done       the progress of each queue is ``done``   the same; nothing is appended again
+committed  the batch, in Spark's commit log         nothing to do
+========== ======================================== ============================================
+
+``commit_stream_batch`` goes from staged to done in this order:
+
+1. Sync the id of the query and the offsets of the batch to the disk. Else a loss of power could
+   take back the batch of a number that the record has.
+2. Record the lists: the commit point. A batch without rows is not recorded.
+3. Discard the lists that the record does not name.
+4. Append to each queue. The commit waits for room in a full queue, or the query fails; its restart
+   goes on here.
 """
 
 from __future__ import annotations

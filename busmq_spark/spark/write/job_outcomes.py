@@ -14,15 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamWriter,
-    WriterCommitMessage,
-)
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
@@ -33,11 +28,10 @@ from busmq_spark.groups.shared_group import LeasedMessage
 from busmq_spark.options import WriteOptions
 from busmq_spark.queue.grouping import group_by
 from busmq_spark.queue.keys import JobKeys
-from busmq_spark.spark import compat
 from busmq_spark.spark.compat import freeze_imports
-from busmq_spark.spark.error_display import without_traceback
 from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES, refuse_equal_names
 from busmq_spark.spark.stores import full_queue_wait, sink_store
+from busmq_spark.spark.write.commit_message import SinkCommitMessage
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
@@ -66,6 +60,8 @@ class JobOutcomeColumns:
     """Whether each row must name the message that it answers: a repeated row may come when another
     message is the newest.
     """
+    lives: Mapping[str, AttachedJobQueue] = field(default_factory=dict)
+    """The queues that were looked up when the write was planned."""
 
     @classmethod
     def of(
@@ -128,6 +124,18 @@ class JobOutcomeColumns:
             )
         return cls(queue, needs_id or queue is None)
 
+    def look_up_queue(self, options: WriteOptions) -> JobOutcomeColumns:
+        """Return the columns with the present facts about the queue of the option: rows without id
+        answer its newest message. Raises QueueMissing.
+        """
+        if self.queue is None:
+            return self
+        return replace(self, lives={self.queue: AttachedJobQueue.fetch(self.queue, options)})
+
+    def to_record_batch(self, rows: Sequence[Any]) -> Any:
+        """Return a record batch of Spark rows, for Spark versions that hand over rows."""
+        return pa.RecordBatch.from_pylist([row.asDict() for row in rows])
+
 
 class AttachedJobQueue(NamedTuple):
     """The facts about its queue that an outcome needs."""
@@ -169,16 +177,15 @@ class JobOutcomeTaskWriter:
         self,
         options: WriteOptions,
         columns: JobOutcomeColumns,
-        lives: Mapping[str, AttachedJobQueue],
     ) -> None:
-        """``lives``: of queues that were looked at when the write was planned."""
         self._options, self._columns = options, columns
         self._store = _job_store(options)
-        self._lives = dict(lives)
+        self._lives = dict(columns.lives)
         self._attached_outcome_queues: set[str] = set()
 
-    def write(self, batches: Iterator[Any]) -> None:
-        """Returns when all of it is written."""
+    def write(self, batches: Iterator[Any]) -> SinkCommitMessage:
+        """Return when all rows are written: the driver has nothing to commit."""
+        freeze_imports()
         for batch in batches:
             for at in range(0, batch.num_rows, ROWS_PER_CALL):
                 made = (
@@ -187,6 +194,7 @@ class JobOutcomeTaskWriter:
                 )
                 for queue, rows in group_by(made, lambda row: row.queue).items():
                     self._write_outcomes(queue, rows)
+        return SinkCommitMessage("", ())
 
     def _write_outcomes(self, queue: str, rows: Sequence[_OutcomeRow]) -> None:
         named = [row for row in rows if row.named]
@@ -311,58 +319,3 @@ class JobOutcomeTaskWriter:
         if queue not in self._lives:
             self._lives[queue] = AttachedJobQueue.fetch(queue, self._options)
         return self._lives[queue]
-
-
-@without_traceback
-class _OutcomeWriterBase:
-    """The part that all writers share."""
-
-    def __init__(self, options: WriteOptions, columns: JobOutcomeColumns) -> None:
-        self._options, self._columns = options, columns
-        self._lives: dict[str, AttachedJobQueue] = {}
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        freeze_imports()
-        JobOutcomeTaskWriter(self._options, self._columns, self._lives).write(iterator)
-        return WriterCommitMessage()
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Nothing is left to do."""
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Written outcomes stay, and the repeated batch leaves them unchanged."""
-
-
-class JobOutcomeBatchWriter(_OutcomeWriterBase, DataSourceArrowWriter):
-    """``df.write`` of rows that are outcomes of jobs."""
-
-    def __init__(self, options: WriteOptions, columns: JobOutcomeColumns) -> None:
-        super().__init__(options, columns)
-        if columns.queue is not None:  # else each row says which message it answers
-            self._lives[columns.queue] = AttachedJobQueue.fetch(columns.queue, options)
-
-
-@without_traceback
-class _RowStreamWriter(_OutcomeWriterBase, DataSourceStreamWriter):
-    """For Spark 4.0, which hands over rows."""
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return super().write(
-            pa.RecordBatch.from_pylist([row.asDict() for row in rows])
-            for rows in compat.row_slices(iterator)
-        )
-
-
-def outcome_stream_writer(
-    options: WriteOptions, columns: JobOutcomeColumns
-) -> DataSourceStreamWriter:
-    """The streaming writer for the Spark that runs here."""
-    return (_RowStreamWriter if compat.StreamArrowWriter is None else _ArrowStreamWriter)(
-        options, columns
-    )
-
-
-if compat.StreamArrowWriter is not None:
-
-    class _ArrowStreamWriter(_OutcomeWriterBase, compat.StreamArrowWriter):
-        """Takes Arrow batches as they come."""

@@ -1,5 +1,7 @@
-"""The sinks, as Spark calls them: tasks stage or push rows (tasks.py); the driver commits the
-staged rows (committer.py).
+"""The sink, as Spark calls it: one writer for streams, one for batch writes.
+
+Tasks stage or push messages (tasks.py), or write outcomes of jobs (job_outcomes.py). The driver
+commits the staged rows (committer.py).
 """
 
 from __future__ import annotations
@@ -8,11 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.errors import ConfigError
@@ -20,14 +18,18 @@ from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import compat
 from busmq_spark.spark.error_display import without_traceback
-from busmq_spark.spark.write.commit_message import merge_outcomes
+from busmq_spark.spark.write.commit_message import SinkCommitMessage, merge_outcomes
 
 if TYPE_CHECKING:
+    from busmq_spark.spark.write.job_outcomes import JobOutcomeColumns, JobOutcomeTaskWriter
     from busmq_spark.spark.write.sink_columns import SinkColumns
     from busmq_spark.spark.write.tasks import TaskWriter
 
 
 _task_writer: DeferredImport[type[TaskWriter]] = DeferredImport("spark.write.tasks", "TaskWriter")
+_outcome_writer: DeferredImport[type[JobOutcomeTaskWriter]] = DeferredImport(
+    "spark.write.job_outcomes", "JobOutcomeTaskWriter"
+)
 _commit_stream_batch: DeferredImport[Callable[..., None]] = DeferredImport(
     "spark.write.committer", "commit_stream_batch"
 )
@@ -39,21 +41,49 @@ _discard_staged: DeferredImport[Callable[..., None]] = DeferredImport(
 )
 
 
-@without_traceback
-class _StreamSink:
-    """The part that both streaming writers share: everything but the shape of the rows."""
+class _Writer:
+    """The part that both writers share: tasks write rows, and tell the driver what they staged."""
 
-    def __init__(self, options: WriteOptions, columns: SinkColumns, checkpoint: str) -> None:
+    def __init__(self, options: WriteOptions, columns: SinkColumns | JobOutcomeColumns) -> None:
         self._options = options
-        self._columns = columns
-        self._checkpoint = checkpoint
+        self._columns: Any = columns  # of outcomes exactly with option settle
         self._write_token = new_token()
 
+    def _write_task(self, batches: Iterator[Any]) -> SinkCommitMessage:
+        if self._options.settle:
+            return _outcome_writer.get()(self._options, self._columns).write(batches)
+        return _task_writer.get()(self._options, self._columns, self._write_token).write(batches)
+
+    @property
+    def _stages(self) -> bool:
+        """Whether tasks stage rows, so that the driver has something to commit."""
+        return self._options.delivery == "exactly-once" and not self._options.settle
+
+
+@without_traceback
+class StreamWriter(_Writer, compat.StreamWriterBase):
+    """``df.writeStream.format("busmq")``."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        columns: SinkColumns | JobOutcomeColumns,
+        checkpoint: str = "",
+    ) -> None:
+        """``checkpoint`` is empty where the query does not say where it is."""
+        if options.batch is not None:
+            reason = (
+                "batchId is for batch writes; Spark numbers the batches of a stream. Leave it out"
+            )
+            raise ConfigError(reason=reason)
+        super().__init__(options, columns)
+        self._checkpoint = checkpoint
+
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _task_writer.get()(self._options, self._columns, self._write_token).write(iterator)
+        return self._write_task(compat.record_batches(iterator, self._columns.to_record_batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        if self._options.delivery == "exactly-once":
+        if self._stages:
             _commit_stream_batch.get()(self._options, self._checkpoint, batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -63,43 +93,16 @@ class _StreamSink:
 
 
 @without_traceback
-class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
-    """For Spark 4.0, which hands over rows."""
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return super().write(map(self._columns.to_record_batch, compat.row_slices(iterator)))
-
-
-def stream_writer(
-    options: WriteOptions, columns: SinkColumns, checkpoint: str
-) -> DataSourceStreamWriter:
-    """The streaming writer for the Spark that runs here. ``checkpoint`` is empty where the query
-    does not say where it is.
-    """
-    if options.batch is not None:
-        raise ConfigError(
-            reason=(
-                "batchId is for batch writes; Spark numbers the batches of a stream. Leave it out"
-            )
-        )
-    if compat.StreamArrowWriter is None:
-        return RowStreamWriter(options, columns, checkpoint)
-    return ArrowStreamWriter(options, columns, checkpoint)
-
-
-if compat.StreamArrowWriter is not None:
-
-    class ArrowStreamWriter(
-        _StreamSink, compat.StreamArrowWriter
-    ):  # the base is not there before Spark 4.1
-        """Takes Arrow batches as they come."""
-
-
-@without_traceback
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(_Writer, DataSourceArrowWriter):
     """``df.write.format("busmq")``: one commit of its own."""
 
-    def __init__(self, options: WriteOptions, columns: SinkColumns, *, overwrite: bool) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        columns: SinkColumns | JobOutcomeColumns,
+        *,
+        overwrite: bool,
+    ) -> None:
         if overwrite and not options.truncate:
             raise ConfigError(
                 reason=(
@@ -116,18 +119,19 @@ class BatchWriter(DataSourceArrowWriter):
             )
         # Rows that tasks push at once would be stored before the old messages are deleted, and
         # deleted with them.
-        self._options = replace(options, delivery="exactly-once") if overwrite else options
-        self._columns = columns
+        super().__init__(
+            replace(options, delivery="exactly-once") if overwrite else options, columns
+        )
         self._truncate = overwrite
-        self._write_token = new_token()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _task_writer.get()(self._options, self._columns, self._write_token).write(iterator)
+        return self._write_task(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit_write.get()(self._options, self._columns, messages, truncate=self._truncate)
+        if self._stages:
+            _commit_write.get()(self._options, self._columns, messages, truncate=self._truncate)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _, staged, _ = merge_outcomes(messages)
-        if None in messages:  # as in _StreamSink.abort
+        if self._stages and None in messages:  # as in StreamWriter.abort
             _discard_staged.get()(self._options, "", 0, staged)
