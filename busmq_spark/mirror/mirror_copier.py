@@ -1,5 +1,19 @@
 """State of the mirrors of one process: plans what is read, checks it, writes it. Only one thread
 may use it.
+
+Each queue is in one of three states. A queue that is not begun may be stopped, too.
+
+| state | attributes | event | next state |
+|---|---|---|---|
+| new | not ``begun`` | ``on_spans``, and the mirror begins here | copying |
+| new | | ``on_spans``, and this Redis has a queue that may not be given up | stopped |
+| copying | ``begun``, no ``stopped`` | rows are appended | copying |
+| copying | | ``on_spans`` finds another life at the origin | copying that life, or stopped |
+| copying | | the queue is gone at the origin | new, or forgotten if it has no name |
+| copying | | ids or messages differ from those at the origin | stopped |
+| copying | | an append finds that the mirror here has changed | new |
+| stopped | ``stopped`` is the error | a later append succeeds | copying |
+| any | | ``forget`` after a lost link | new |
 """
 
 from __future__ import annotations

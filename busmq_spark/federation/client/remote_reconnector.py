@@ -4,6 +4,17 @@ its state before anything else.
 Rule 1. There is one remote object at a time. Messages of an old one are ignored.
 Rule 2. An object with ``keep_open`` comes back however long it takes; any other gets a remote
         object when it has something to ask.
+
+| state | attributes | event | next state |
+|---|---|---|---|
+| closed | neither ``remote`` nor ``_coming`` | a call, or ``open_and_keep`` | opening |
+| opening | ``_coming`` | the remote object is there, with its state | open |
+| opening | | the link breaks, or the server closes the channel | opening, after a pause |
+| opening | | the server refuses it for good | closed |
+| opening | | no caller waits any more, without ``keep_open`` | closed |
+| open | ``remote`` | the link breaks, with ``keep_open`` | opening |
+| open | | the link breaks, without ``keep_open`` | closed |
+| open | | ``close``, or unused for IDLE_REMOTE_S without ``keep_open`` | closed |
 """
 
 from __future__ import annotations

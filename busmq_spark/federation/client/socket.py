@@ -7,6 +7,15 @@ Rule 2. Sending never waits. Senders of pushes ask whether there is room (flow_c
         bytes under way on one socket are bounded, and each object has its turn.
 Rule 3. A server is gone when no byte at all has passed for too long, not when its pong waits after
         other data.
+
+| state | event | next state |
+|---|---|---|
+| dialling | the handshake is accepted | open |
+| dialling | no connection, no answer in time, or a temporary HTTP status | pausing |
+| dialling | any other HTTP status | refused; this is final |
+| open | the connection is lost, or silent for too long | pausing; each remote object is lost |
+| pausing | the pause ends; a pause is longer after each failure | dialling |
+| any | the task of ``run`` is cancelled | closed |
 """
 
 from __future__ import annotations

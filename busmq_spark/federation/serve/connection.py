@@ -7,6 +7,24 @@ Rule 2. Bytes taken from the socket and not worked off are counted; above the li
         read: TCP slows the peer down. The quota of a secret counts the bytes held for all its
         peers, and stops reading (gate/per_secret_quotas.py).
 Rule 3. If a channel or the socket ends, its object is detached, whatever it was doing.
+
+| state of the socket | event | next state |
+|---|---|---|
+| reading | a packet | reading; a new channel, or a packet of a known one |
+| reading | the limits of its work are reached | waiting |
+| waiting | calls are worked off, or packets sent | reading |
+| reading, waiting | ``detach_objects``: the server leaves | leaving |
+| leaving | a packet | leaving; the packet is ignored |
+| any | a bad packet, ``abort``, or the peer is gone | gone |
+
+| state of a channel | event | next state |
+|---|---|---|
+| new | a creation message | open |
+| open | a call, while none takes its time | open, or working |
+| working | further calls | working; they wait in order |
+| working | the last call ends | open |
+| any | a bad line, a closing packet of either side, the end of the socket | ended |
+| ended | its object is detached | forgotten; later packets are ignored |
 """
 
 from __future__ import annotations
