@@ -118,7 +118,9 @@ class OutboxForwarder:
         self._active: dict[int, _DestinationProgress] = {}
         self._domain_back_offs: dict[str, _BackOff] = {}
         self._routing, self._route_error = _BackOff(), ""
-        self._lock = threading.RLock()  # callers take it as it is (writer.py, Rule 2)
+        self._lock = (
+            threading.RLock()
+        )  # a signal handler may take it again (group_commit.py, Rule 2)
         self._changed = threading.Condition(self._lock)
         self._woken: set[OutboxDestinationQueue | None] = set()
         self._known: dict[int, _DestinationProgress] = {}

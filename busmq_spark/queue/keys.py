@@ -382,8 +382,8 @@ MIRROR_REPORTS_PATTERN = "bus:mirror:*"
 
 
 def mirror_report(name: str) -> str:
-    """Ours. String with a ttl, JSON: how a process that mirrors queues of another data centre is
-    (mirror/report.py).
+    """Ours. String with a ttl, JSON: the state of a process that mirrors queues of another data
+    centre (mirror/status.py).
     """
     return f"bus:mirror:{name}"
 

@@ -1,5 +1,5 @@
-"""What is put on the disk before a batch is recorded; OffsetLogTest.java is the same for the sink
-in Java.
+"""Files that are put on the disk before a batch is recorded. CheckpointOffsetLogTest.java tests the
+sink in Java.
 """
 
 from __future__ import annotations

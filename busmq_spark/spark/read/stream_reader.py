@@ -113,8 +113,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._planning.commit(end)
 
     def stop(self) -> None:
-        """Spark rarely calls this (spark-facts A), so nothing depends on it: leases and threads end
-        by themselves.
+        """Spark rarely calls this, so nothing depends on it: leases and threads end by
+        themselves.
         """
         self._planning.stop()
 
