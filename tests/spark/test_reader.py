@@ -67,10 +67,11 @@ def test_whatever_happens_every_message_is_delivered_once_and_in_order(
     language: str,
     fresh: Fresh,
 ) -> None:
+    if before_42 and language != "python":
+        return  # it has one way to plan: half of the examples are enough
     queues = [fresh("a"), fresh("b"), fresh("c")]
     query = engine(
-        {"redis.url": bus.url, "subscribe": ",".join(queues), "ack": ack},
-        before_42=before_42 and language == "python",
+        {"redis.url": bus.url, "subscribe": ",".join(queues), "ack": ack}, before_42=before_42
     )
     delivered = live(query, bus, queues, events)
     for queue in queues:
