@@ -312,57 +312,57 @@ class SyncOutbox:
         self.__exit__(None, None, None)
 
     def push(self, queue: str, *values: object) -> OutboxReceipt:
-        """Push, like Outbox.push."""
+        """Do what ``Outbox.push`` does, and wait for the disk."""
         return self._engine.store_and_wait(self._engine.push_request(queue, values))
 
     def publish(
         self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]
     ) -> OutboxReceipt:
-        """Publish, like Outbox.publish."""
+        """Do what ``Outbox.publish`` does, and wait for the disk."""
         return self._engine.store_and_wait(_publish_request(self._engine, keys, [data], about))
 
     def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
-        """Publish, like Outbox.publish_many."""
+        """Do what ``Outbox.publish_many`` does, and wait for the disk."""
         return self._engine.store_and_wait(_publish_request(self._engine, keys, data, {}))
 
     def send(
         self, queue: str, data: object = None, **about: Unpack[EventAttributes]
     ) -> OutboxReceipt:
-        """Send, like Outbox.send."""
+        """Do what ``Outbox.send`` does, and wait for the disk."""
         return self._engine.store_and_wait(_send_request(self._engine, queue, data, about))
 
     def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
-        """Subscribe, like Outbox.subscribe."""
+        """Do what ``Outbox.subscribe`` does, and wait for the disk."""
         return self._engine.store_and_wait(
             self._engine.subscribe_request(patterns, into, end=False)
         )
 
     def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
-        """Unsubscribe, like Outbox.unsubscribe."""
+        """Do what ``Outbox.unsubscribe`` does, and wait for the disk."""
         return self._engine.store_and_wait(self._engine.subscribe_request(patterns, into, end=True))
 
     def waiting(self, queue: str | None = None, most: int = 1000) -> list[WaitingMessage]:
-        """Return the status, like Outbox.status."""
+        """Return the waiting messages, like ``Outbox.waiting``."""
         return read_messages(self._engine.path, queue, most)
 
     def remove(self, *numbers: int) -> int:
-        """Wait, like Outbox.wait_drained."""
+        """Delete waiting entries, like ``Outbox.remove``."""
         return self._engine.edit(lambda c: editing.remove(c, numbers))
 
     def replace(self, number: int, data: object) -> bool:
-        """As of Outbox."""
+        """Replace the contents of a waiting message, like ``Outbox.replace``."""
         return self._engine.edit(editing.replacement(number, data))
 
     def purge(self, queue: str | None = None) -> int:
-        """As of Outbox."""
+        """Delete everything that waits, like ``Outbox.purge``."""
         return self._engine.edit(lambda c: editing.purge(c, queue))
 
     def status(self) -> OutboxStatus:
-        """As of Outbox."""
+        """Return the state of the outbox, like ``Outbox.status``."""
         return self._engine.status()
 
     def wait_drained(self, timeout_s: float | None = None) -> None:
-        """As of Outbox."""
+        """Wait until everything is forwarded, like ``Outbox.wait_drained``."""
         until = _deadline(timeout_s)
         while not self._engine.is_empty():
             if monotonic() >= until:

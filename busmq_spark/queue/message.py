@@ -37,7 +37,11 @@ class Message(NamedTuple):
         return self.value.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """Return the value parsed as JSON. Raises MessageUnreadable, which is a ValueError."""
+        """Return the value parsed as JSON.
+
+        Raises:
+            MessageUnreadable: The value is no JSON, or nested too deeply. It is a ValueError.
+        """
         return decode_json(self.value)
 
 

@@ -1,8 +1,8 @@
 """Events and commands as messages: CloudEvents 1.0 in structured JSON (cloudevents.io), which every
 language has a library for.
 
-    event = Event(id="a1", source="/web", type="signup", data={"user": 7},
-    datacontenttype="application/json") Event.decode(event.encode()) == event
+    event = Event(id="a1", source="/web", type="signup", data={"user": 7})
+    assert Event.decode(event.encode()) == event
 
 ``data`` that is bytes travels as ``data_base64``, everything else as the JSON it is.
 """

@@ -111,11 +111,7 @@ class Jobs(Handle):
     # -- sending -----------------------------------------------------------------------------------
 
     def new(self) -> Job:
-        """Return a job with a new id. Nothing is sent before it is saved or sent.
-
-        Raises:
-            StateError: The jobs are not attached.
-        """
+        """Return a job with a new id. Nothing is sent before it is saved or sent."""
         return Job(self, new_token(128))
 
     def get(self, id: str) -> Job:

@@ -143,7 +143,7 @@ class Worker(Handle):
         """Work until ``stop`` or ``drain``, or until the task is cancelled.
 
         Raises:
-            StateError: The worker is running already.
+            BusError: The error that ends the worker, if there is one.
         """
         async with self:
             await self.wait_stopped()
@@ -214,11 +214,7 @@ class Worker(Handle):
             ) from None
 
     async def resume(self) -> None:
-        """End a pause.
-
-        Raises:
-            StateError: The worker does not run.
-        """
+        """End a pause."""
         self._resumed.set()
 
     async def drain(self, timeout_s: float | None = None) -> None:

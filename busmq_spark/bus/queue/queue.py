@@ -108,10 +108,11 @@ class Queue(RetentionAndTimesMixin):
     async def detach(self) -> None:
         """Stop consuming, wait for pushes under way, and let the ttl of the queue run.
 
-        Nothing is deleted. A queue that is not attached is left alone.
+        Nothing is deleted. A queue that is not attached is left alone. A failed push is in its own
+        future.
 
         Raises:
-            BusError: A push under way failed.
+            LinkLost: The server cannot be reached in time.
         """
         await self.early.let_begin()
         async with self._lock:

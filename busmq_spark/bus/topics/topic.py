@@ -129,7 +129,7 @@ class Topic(Handle):
         """Wait for pushes under way, and let the ttl of the partition queues run.
 
         Raises:
-            BusError: A push under way failed.
+            LinkLost: The server cannot be reached in time.
         """
         async with self._lock:
             await self._close()

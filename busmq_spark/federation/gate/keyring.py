@@ -1,12 +1,16 @@
-"""Named secrets, what each of them may do, and tokens signed with them.
+"""Named secrets, their rights, and tokens signed with them.
 
-    [reports]                              # the name, for logs; not secret secret = "…"
-    # at least 16 characters read = ["orders-*", "channel:chat-*"]  # browse and consume; see
-    grants.py write = ["queue:audit"]                # push and create browse = []
-    # look, and remove nothing consume = ["subscription:billing"]     # take, ack, and hold against
-    others push = [] create = [] admin = []                             # flush, close, truncate
-    events = ["payment.*"]                 # patterns that queues may be subscribed with; none by
-    default deny = ["orders-private-*"]
+    [reports]                            # the name, for logs; not secret
+    secret = "…"                         # at least 16 characters
+    read = ["orders-*", "channel:a-*"]   # browse and consume; see grants.py
+    write = ["queue:audit"]              # push and create
+    browse = []                          # look, and remove nothing
+    consume = ["subscription:billing"]   # take, ack, and hold against others
+    push = []
+    create = []
+    admin = []                           # flush, delete, truncate
+    events = ["payment.*"]               # patterns that queues may be subscribed with
+    deny = ["orders-private-*"]
 
 Rule 1. There is no default secret, and no way to switch the check off.
 Rule 2. No secret leaves this file: not in an error, not in a log, not in a repr.
@@ -102,7 +106,18 @@ class Keyring:
         shortest: int = MIN_SECRET_CHARACTERS,
         also_in_url_only: bool = False,
     ) -> Self:
-        """Return a keyring with one secret that may do everything."""
+        """Return a keyring with one secret that has every right.
+
+        Args:
+            secret: The secret, of at least ``shortest`` characters.
+            name: Name of the secret in logs.
+            shortest: Fewest characters of the secret.
+            also_in_url_only: Accept a secret that no HTTP header can carry; npm clients can send it
+                in a URL.
+
+        Raises:
+            ConfigError: The secret is too short or has characters that cannot be sent.
+        """
         return cls(
             {name: (secret, Grants.all_allowed())},
             shortest=shortest,
@@ -111,7 +126,15 @@ class Keyring:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The secrets of a TOML file, which other users of the machine must not be able to read."""
+        """Return the secrets of a TOML file. Other users of the machine must not be able to read
+        the file.
+
+        Args:
+            path: Path of the file.
+
+        Raises:
+            ConfigError: The file is missing, readable by others, or not valid.
+        """
         where = f"secrets file {str(path)!r}"
         try:
             tables = tomllib.loads(_read_private_file(Path(path), where))
@@ -184,12 +207,18 @@ class Keyring:
         *,
         audience: str | None = None,
     ) -> str:
-        """A token of the secret ``name`` for so many seconds; its characters need no escaping in a
-        URL.
+        """Return a token of a secret. Its characters need no escaping in a URL.
 
-        ``audience``: the name of the servers that take it, and no others do. ``narrow`` is a table
-        like those of the file: the token may do what both allow. The token ends with the secret it
-        was signed with.
+        Args:
+            name: Name of the secret.
+            expires_s: Seconds until the token ends. It also ends with its secret.
+            narrow: A table of rights, like those of the file. The token has the rights that both
+                the secret and the table allow.
+            audience: Name of the servers that accept the token; by default all servers that know
+                the secret.
+
+        Raises:
+            ConfigError: The name is not known, or a right is not valid.
         """
         key = next((key for key in self._keys if key.name == name), None)
         if key is None:

@@ -251,23 +251,27 @@ class FederationServer:
 
     @property
     def port(self) -> int:
-        """Return the port, once it listens."""
+        """Return the port of the server; known once it listens."""
         return self._port
 
     @property
     def url(self) -> str:
-        """The address of the server for clients on this machine, without a secret."""
+        """Return the URL that peers use."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'ws' if self._tls is None else 'wss'}://{host}:{self._port}{self._policy.path}"
 
     @property
     def metrics(self) -> Metrics:
-        """Return the metrics."""
+        """Return the metrics of the server."""
         return self._metrics
 
     def reload(self, keyring: Keyring | None = None, tls: ssl.SSLContext | None = None) -> None:
-        """From now on these secrets and this certificate, each if it is given. Peers whose secret
-        has gone or has other grants are cut off.
+        """Use other secrets or another certificate from now on. Peers whose secret is gone or has
+        other rights are cut off.
+
+        Args:
+            keyring: The new secrets, or None to keep the present ones.
+            tls: The new certificate, or None to keep the present one.
         """
         if tls is not None:
             self._socket_limiter.tls = tls
