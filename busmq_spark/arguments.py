@@ -5,8 +5,9 @@ silence.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from os import PathLike, fspath
+from typing import Any
 
 from busmq_spark.errors import ConfigError
 
@@ -62,6 +63,50 @@ def check_texts(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(several, list | tuple):
         raise ConfigError(reason=f"{name} is {show(value)}; expected a list of texts")
     return tuple(check_text(f"one of {name}", each) for each in several)
+
+
+def check_items(name: str, value: object, kind: type | None = None) -> list[Any]:
+    """Return the items of an iterable, each of a kind; bytes and mappings are no iterables here,
+    since nobody means their items.
+    """
+    if isinstance(value, bytes | bytearray | memoryview | Mapping) or not isinstance(
+        value, Iterable
+    ):
+        raise ConfigError(reason=f"{name} is {show(value)}; expected a list")
+    items = list(value)
+    if kind is not None:
+        for each in items:
+            check_instance(f"one of {name}", each, kind)
+    return items
+
+
+def check_instance(name: str, value: object, kind: type) -> None:
+    """Raise ConfigError for what is no object of a class."""
+    if not isinstance(value, kind):
+        raise ConfigError(reason=f"{name} is {show(value)}; expected a {kind.__name__}")
+
+
+def check_words(name: str, value: object) -> list[str]:
+    """Return the texts of an iterable; one text alone is a list of one."""
+    return [
+        check_text(f"one of {name}", each)
+        for each in ((value,) if isinstance(value, str) else check_items(name, value))
+    ]
+
+
+def check_mapping(name: str, value: object) -> Mapping[str, Any]:
+    """Return a mapping whose keys are texts."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(reason=f"{name} is {show(value)}; expected a dictionary")
+    for key in value:
+        check_text(f"a key of {name}", key)
+    return value
+
+
+def check_function(name: str, value: object) -> None:
+    """Raise ConfigError for what cannot be called."""
+    if not callable(value):
+        raise ConfigError(reason=f"{name} is {show(value)}; expected a function")
 
 
 def check_path(name: str, value: object) -> str:

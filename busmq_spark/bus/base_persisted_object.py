@@ -22,7 +22,7 @@ from dataclasses import fields, is_dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from busmq_spark.arguments import check_whole
+from busmq_spark.arguments import check_text, check_whole, show
 from busmq_spark.bus.handle import Handle
 from busmq_spark.errors import BusError, ConfigError, StateError
 from busmq_spark.objects import persisted
@@ -239,7 +239,7 @@ class PersistedDict(BasePersistedObject, Mapping[str, Any]):
         super().__init__(bus, name, TrackedFields({}), ttl_s)
 
     def __getitem__(self, name: str) -> Any:
-        return self._fields.values[name]
+        return self._fields.values[check_text("the name of a field", name)]
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Raises MessageRefused for a value that JSON cannot express."""
@@ -264,7 +264,13 @@ class PersistedDict(BasePersistedObject, Mapping[str, Any]):
         self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any
     ) -> None:
         """Set several fields."""
-        for name, value in dict(values, **more).items():
+        try:
+            several = dict(values, **more)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                reason=f"values is {show(values)}; expected a dictionary, or pairs"
+            ) from None
+        for name, value in several.items():
             self[name] = value
 
     def _make_fields(self) -> TrackedFields:

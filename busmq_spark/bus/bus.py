@@ -36,6 +36,7 @@ from typing import (
     overload,
 )
 
+from busmq_spark.arguments import check_items
 from busmq_spark.bus.base_persisted_object import (
     DEFAULT_OBJECT_TTL_S,
     D,
@@ -403,7 +404,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
                 async for batch in consumer.batches():
                     await consumer.ack(batch)
         """
-        some = [topics] if isinstance(topics, str) else topics
+        some = [topics] if isinstance(topics, str) else check_items("topics", topics)
         found = [self.topic(each) if isinstance(each, str) else each for each in some]
         return TopicsConsumer(found, group, start)
 

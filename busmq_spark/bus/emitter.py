@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
+from busmq_spark.arguments import check_function, show
 from busmq_spark.errors import BusError, ConfigError, StateError
 from busmq_spark.errors.foreign import error_text, exc_info
 
@@ -97,23 +98,29 @@ class Emitter(Generic[EventName]):
             event: Name of the event.
             handler: The handler that was added.
         """
+        self.check_event(event, handler)
         self._handlers[event] = [
             entry for entry in self._handlers.get(event, []) if entry[0] != handler
         ]
 
+    def check_event(self, event: str, handler: Callable[..., Any]) -> None:
+        """Raise ConfigError for an event that is never emitted, and for what is no handler."""
+        if event not in self.events:
+            raise ConfigError(
+                reason=(
+                    f"{type(self).__name__} emits no event {show(event)}; known are:"
+                    f" {', '.join(self.events)}"
+                )
+            )
+        check_function(f"the handler of {event!r}", handler)
+
     def _add_handler(self, event: str, handler: Handler, *, once: bool) -> Handler:
+        self.check_event(event, handler)
         if inspect.isasyncgenfunction(handler):
             raise ConfigError(
                 reason=(
                     f"the handler of {event!r} is an asynchronous generator, and never iterated;"
                     " expected a function"
-                )
-            )
-        if event not in self.events:
-            raise ConfigError(
-                reason=(
-                    f"{type(self).__name__} emits no event {event!r}; known are:"
-                    f" {', '.join(self.events)}"
                 )
             )
         self._handlers.setdefault(event, []).append((handler, once))

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from busmq_spark.arguments import check_items
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -253,7 +254,7 @@ def keys_of(keys: Sequence[str]) -> list[str]:
                 f"the keys are {keys!r}; expected a list of at least one, such as ['user.signup']"
             )
         )
-    return [check_key(key) for key in keys]
+    return [check_key(key) for key in check_items("keys", keys)]
 
 
 def event_of(keys: Sequence[str], data: object, about: EventAttributes) -> Event:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from busmq_spark.arguments import check_text, check_whole
 from busmq_spark.errors import ConfigError
 from busmq_spark.outbox import report, schema
 from busmq_spark.outbox.file_identity import real_path
@@ -55,14 +56,14 @@ def waiting_messages(
 ) -> list[WaitingMessage]:
     """Return the oldest messages that wait, or those that wait for one queue."""
     asked = "SELECT id, kind, target, value, at FROM entry WHERE kind <= ? ORDER BY id LIMIT ?"
-    args: tuple[object, ...] = (OutboxEntryKind.PUBLISH, most)
+    args: tuple[object, ...] = (OutboxEntryKind.PUBLISH, check_whole("most", most))
     if queue is not None:
         asked = (
             "SELECT e.id, e.kind, e.target, e.value, e.at FROM destination d "
             "JOIN outgoing o ON o.destination = d.id JOIN entry e ON e.id = o.entry "
             "WHERE d.queue = ? ORDER BY e.id LIMIT ?"
         )
-        args = (queue, most)
+        args = (check_text("queue", queue), most)
     return [_waiting_message(connection, *row) for row in connection.execute(asked, args)]
 
 
@@ -76,6 +77,8 @@ def remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
     """Delete entries by number. Returns how many of them were waiting."""
     found = 0
     for number in numbers:
+        check_whole("number", number)
+    for number in numbers:
         connection.execute("DELETE FROM outgoing WHERE entry = ?", (number,))
         found += connection.execute("DELETE FROM entry WHERE id = ?", (number,)).rowcount
     return found
@@ -83,7 +86,9 @@ def remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
 
 def purge(connection: sqlite3.Connection, queue: str | None = None) -> int:
     """Delete everything that waits, or all that waits for one queue. Returns how many entries."""
-    if queue is None:
+    if queue is not None:
+        check_text("queue", queue)
+    else:
         connection.execute("DELETE FROM outgoing")
         return connection.execute("DELETE FROM entry").rowcount
     row = connection.execute("SELECT id FROM destination WHERE queue = ?", (queue,)).fetchone()
@@ -103,6 +108,7 @@ def replacement(
     A message of ``push`` becomes ``value``. An event or command keeps its id and its keys, and gets
     ``data`` (None: ``value``). Raises MessageRefused, ConfigError.
     """
+    check_whole("number", number)
     plain, data = encode_value(value), value if data is None else data
 
     def work(connection: sqlite3.Connection) -> bool:

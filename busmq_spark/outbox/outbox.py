@@ -21,7 +21,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from busmq_spark.arguments import check_path
+from busmq_spark.arguments import MAX_WHOLE, check_items, check_number, check_path
 from busmq_spark.bus.event_routing import EventAttributes, event_of, keys_of
 from busmq_spark.errors import ConfigError
 from busmq_spark.outbox import editing
@@ -374,7 +374,7 @@ def _publish_request(
     engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventAttributes
 ) -> OutboxWriteRequest:
     wanted = keys_of(keys)
-    events = [event_of(wanted, each, about) for each in data]
+    events = [event_of(wanted, each, about) for each in check_items("data", data)]
     if not events:
         raise ConfigError(reason="no data is given to publish; expected at least one")
     return engine.publish_request(
@@ -390,4 +390,6 @@ def _send_request(
 
 
 def _deadline(timeout_s: float | None) -> float:
-    return float("inf") if timeout_s is None else monotonic() + timeout_s
+    if timeout_s is None:
+        return float("inf")
+    return monotonic() + check_number("timeout_s", timeout_s, 0, MAX_WHOLE, "seconds")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from busmq_spark.arguments import check_items
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -150,7 +151,8 @@ class OutboxEngine:
                     " ['user.*']"
                 )
             )
-        found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
+        found = [check_pattern(pattern) for pattern in check_items("patterns", patterns)]
+        into = check_queue(queue)
         return OutboxWriteRequest(
             lambda c: OutboxReceipt(
                 sql.store_subscriptions(c, self._opening, found, into, end=end)

@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from busmq_spark.arguments import check_items
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -327,4 +328,4 @@ def _fields(patterns: Sequence[str], queue: str) -> list[str]:
             )
         )
     check_queue(queue)
-    return [f"{check_pattern(pattern)} {queue}" for pattern in patterns]
+    return [f"{check_pattern(each)} {queue}" for each in check_items("patterns", patterns)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from busmq_spark.arguments import check_items, check_text
 from busmq_spark.bus.queue.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.errors import LinkLost, Released
 from busmq_spark.groups import job as flows
@@ -45,7 +46,7 @@ class Job(Mapping[str, Any]):
         return JobKeys(self.id, self.jobs.queue.keys.cluster)
 
     def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+        return self._values[check_text("the name of a field", name)]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.set(name, value)
@@ -129,9 +130,8 @@ class Job(Mapping[str, Any]):
             MessageRefused: A field was not written by busmq_spark.
             LinkLost: The server cannot be reached in time.
         """
-        gone = [
-            flows.check_field(name) for name in ((forget,) if isinstance(forget, str) else forget)
-        ]
+        several = (forget,) if isinstance(forget, str) else check_items("forget", forget)
+        gone = [flows.check_field(name) for name in several]
         for name in names:
             flows.check_field(name)
         if not (names or gone):

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
-from busmq_spark.arguments import check_flag
+from busmq_spark.arguments import check_flag, check_items, check_words
 from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.jobs.job import MIN_FIELD_TTL_S, Job, save_all
 from busmq_spark.bus.jobs.job_consumer_group import WorkerKeywords, WorkerOptions
@@ -145,7 +145,7 @@ class Jobs(Handle):
             ConfigError: The queue has no such group; the job was not pushed.
             LinkLost: The connection broke; it is unknown whether the job was pushed.
         """
-        wanted = await self._make_wait([job], wait, timeout_s, fail_fast=fail_fast)
+        wanted = await self._make_wait(self._distinct([job]), wait, timeout_s, fail_fast=fail_fast)
         if job.changed:
             await save_all([job])
         [outcomes] = await self._send_and_wait(wanted, PendingJobsPush, timeout_s)
@@ -354,7 +354,7 @@ class Jobs(Handle):
 
     @staticmethod
     def _distinct(jobs: Iterable[Job]) -> list[Job]:
-        some = list(jobs)
+        some: list[Job] = check_items("jobs", jobs, Job)
         if len({job.id for job in some}) < len(some):
             raise ConfigError(
                 reason=(
@@ -365,7 +365,7 @@ class Jobs(Handle):
         return some
 
     def _names(self, groups: Iterable[str]) -> list[str]:
-        names = list(dict.fromkeys((groups,) if isinstance(groups, str) else groups))
+        names = list(dict.fromkeys(check_words("groups", groups)))
         return [name if name in self._groups else check_name(name) for name in names]
 
     async def _need_groups(self, names: Iterable[str]) -> None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 
+from busmq_spark.arguments import check_flag, check_mapping, check_whole
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter, LinkEvent
 from busmq_spark.bus.handle import Handle
@@ -106,6 +107,10 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
             LinkLost: The server cannot be reached in time.
             FederationLost: The federation server cannot be reached in time.
         """
+
+        check_whole("ttl_s", ttl_s, 1)
+        check_whole("maxsize", maxsize)
+        check_flag("discoverable", discoverable)
 
         def work() -> Coroutine[Any, Any, bool]:
             return self._attach(ttl_s, maxsize, discoverable=discoverable)
@@ -234,8 +239,8 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
         )
 
     @staticmethod
-    def _check_fields(names: Collection[str]) -> None:
-        if taken := sorted(RESERVED_METADATA_FIELDS & set(names)):
+    def _check_fields(fields: Mapping[str, object]) -> None:
+        if taken := sorted(RESERVED_METADATA_FIELDS & set(check_mapping("fields", fields))):
             raise ConfigError(
                 reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name"
             )

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from busmq_spark.arguments import check_items
 from busmq_spark.bus.queue.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.bus.queue.consume import LEASE_POLL_S
 from busmq_spark.errors import (
@@ -110,7 +111,7 @@ class OrderedGroup(BaseGroup):
             else (
                 up_to.id
                 if isinstance(up_to, Message)
-                else max((each.id for each in up_to), default=0)
+                else max((each.id for each in check_items("up_to", up_to, Message)), default=0)
             )
         )
         queue_flows.check_id(last)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from busmq_spark.arguments import check_flag, check_whole
+from busmq_spark.arguments import check_flag, check_items, check_text, check_whole
 from busmq_spark.bus.queue.consume import (
     ConsumeKeywords,
     ConsumeOptions,
@@ -180,7 +180,7 @@ class Queue(RetentionAndTimesMixin):
             MessageRefused: A value cannot be stored; none is.
             StateError: The queue is not attached.
         """
-        encoded = [encode_value(value) for value in values]
+        encoded = [encode_value(value) for value in check_items("values", values)]
         if not self.ttl_s:
             return self.early.add("push to", lambda: self._push_pipeline.add(encoded, single=False))
         return self._push_pipeline.add(encoded, single=False)
@@ -401,6 +401,7 @@ class Queue(RetentionAndTimesMixin):
         Raises:
             QueueBusy: A query reads with it.
         """
+        check_text("the name of a subscription", name)
         return await self.run(reader_subscriptions.unsubscribe(self.keys, name, is_dead))
 
     async def subscriptions(self) -> list[reader_subscriptions.QueueSubscriptionStatus]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from busmq_spark.arguments import check_whole
 from busmq_spark.bus.queue.base_queue import BaseQueue
 from busmq_spark.errors import BusError, StateError
 from busmq_spark.queue import retention
@@ -105,7 +106,7 @@ class RetentionAndTimesMixin(BaseQueue):
         Raises:
             LinkLost: The server cannot be reached in time.
         """
-        return await self.run(times_of_ids.ms_of(self.keys, id))
+        return await self.run(times_of_ids.ms_of(self.keys, check_whole("id", id, 1)))
 
     def note_time(self) -> None:
         """Messages were taken: their time is noted, once a second at most, since pushes of peers

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from operator import ge
 from typing import TYPE_CHECKING, TypedDict
 
-from busmq_spark.arguments import check_number, check_whole
+from busmq_spark.arguments import check_items, check_number, check_whole
 from busmq_spark.bus.queue.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.bus.queue.message_handling import MessageHandler, MessageHandling
 from busmq_spark.errors import BusError, ConfigError, QueueFull, StateError
@@ -600,4 +600,6 @@ class SharedGroup(BaseGroup):
 
 
 def _as_list(deliveries: LeasedMessage | Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
-    return [deliveries] if isinstance(deliveries, LeasedMessage) else list(deliveries)
+    if isinstance(deliveries, LeasedMessage):
+        return [deliveries]
+    return check_items("messages", deliveries, LeasedMessage)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
+from busmq_spark.arguments import check_number
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.queue.base_group import check_batch_size
@@ -165,10 +166,7 @@ class Member(Handle, Emitter[MemberEvent]):
     def begin_reading(self, most: int, linger_s: float) -> None:
         """Let batches be offered. Raises ConfigError, StateError."""
         check_batch_size(most)
-        if not 0 <= linger_s <= MEMBER_TTL_MS / 1000:
-            raise ConfigError(
-                reason=f"linger_s is {linger_s!r}; expected 0 to {MEMBER_TTL_MS // 1000} seconds"
-            )
+        check_number("linger_s", linger_s, 0, MEMBER_TTL_MS / 1000, "seconds")
         self._need_entered("read")
         self.most, self.linger_s = min(most, CHUNK_MESSAGES), float(linger_s)
         self.reading.set()

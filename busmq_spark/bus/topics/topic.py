@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from busmq_spark.arguments import check_whole
+from busmq_spark.arguments import check_items, check_whole, show
 from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.topics.member import Member
 from busmq_spark.bus.topics.topic_jobs import TopicJobs
@@ -224,8 +224,8 @@ class Topic(Handle):
             MessageRefused: A value cannot be stored.
             ConfigError: There is no such partition, or not one key for each value.
         """
-        batch = list(values)
-        of = [None] * len(batch) if keys is None else list(keys)
+        batch = check_items("values", values)
+        of = [None] * len(batch) if keys is None else check_items("keys", keys)
         if len(of) != len(batch):
             raise ConfigError(
                 reason=(
@@ -278,6 +278,8 @@ class Topic(Handle):
                 state="not attached",
                 remedy="Use it inside 'async with'",
             )
+        if not isinstance(key, str | bytes):
+            raise ConfigError(reason=f"the key is {show(key)}; expected text or bytes")
         return partition_of(key, self.partitions)
 
     # -- groups ------------------------------------------------------------------------------------

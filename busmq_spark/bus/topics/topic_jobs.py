@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Seque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
+from busmq_spark.arguments import check_instance, check_words
 from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.jobs.job import Job, save_all
 from busmq_spark.bus.jobs.job_consumer_group import WorkerKeywords, WorkerOptions
@@ -155,7 +156,7 @@ class TopicJobs(Handle):
         A partition that refuses its jobs does not keep the others from theirs: JobsNotSent counts
         the jobs of that partition.
         """
-        some, names = list(jobs), (wait,) if isinstance(wait, str) else tuple(wait)
+        some, names = Jobs._distinct(jobs), check_words("wait", wait)
         by_part = self._by_part(some)
         waits = {
             part: await part._make_wait(own, names, timeout_s, fail_fast=fail_fast)
@@ -191,7 +192,7 @@ class TopicJobs(Handle):
         fail_fast: bool = True,
     ) -> list[dict[str, JobOutcome]]:
         """See Jobs.wait_many."""
-        some, names = list(jobs), (groups,) if isinstance(groups, str) else tuple(groups)
+        some, names = Jobs._distinct(jobs), check_words("groups", groups)
         by_part = self._by_part(some)
 
         def begin(part: PartitionJobs) -> Coroutine[Any, Any, list[dict[str, JobOutcome]]]:
@@ -245,6 +246,7 @@ class TopicJobs(Handle):
     # -- inside ---------------------------------------------------------------------------------
 
     def _part_of(self, job: Job) -> PartitionJobs:
+        check_instance("job", job, Job)
         if isinstance(job.jobs, PartitionJobs) and job.jobs in self.parts():
             return job.jobs
         wanted = f"a job that jobs.new() or jobs.get() of topic {self.topic.name!r} has made"
@@ -252,7 +254,7 @@ class TopicJobs(Handle):
 
     def _by_part(self, some: Sequence[Job]) -> dict[PartitionJobs, list[Job]]:
         found: dict[PartitionJobs, list[Job]] = {}
-        for job in Jobs._distinct(some):
+        for job in some:
             found.setdefault(self._part_of(job), []).append(job)
         return found
 

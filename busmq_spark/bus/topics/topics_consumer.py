@@ -17,17 +17,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from busmq_spark.arguments import check_instance
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.topics.member import Member, MemberEvent
 from busmq_spark.bus.topics.owned_partition import OwnedPartitionMessages
+from busmq_spark.bus.topics.topic import Topic
 from busmq_spark.errors import ConfigError, StateError
 from busmq_spark.queue.message import CHUNK_MESSAGES
-
-if TYPE_CHECKING:
-    from busmq_spark.bus.topics.topic import Topic
 
 
 class TopicsConsumer(Handle, Emitter[MemberEvent]):
@@ -40,6 +39,8 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
     events = Member.events
 
     def __init__(self, topics: Sequence[Topic], group: str, start: str | int) -> None:
+        for topic in topics:
+            check_instance("one of topics", topic, Topic)
         names = [topic.name for topic in topics]
         if not names or len(set(names)) < len(names):
             raise ConfigError(reason=f"the topics are {names}; expected one or more, each once")

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
+from busmq_spark.arguments import check_items
 from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
 from busmq_spark.bus.queue.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.errors import (
@@ -73,13 +74,6 @@ class RemoteQueue(ConsumedRemoteQueue, RemoteObjectListener):
     # -- life --------------------------------------------------------------------------------------
 
     async def _attach(self, ttl_s: int, maxsize: int, *, discoverable: bool) -> bool:
-        if ttl_s < 1:
-            raise ConfigError(
-                reason=(
-                    f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what"
-                    " may live for less"
-                )
-            )
         async with self._lock:
             if self.attached:
                 raise StateError(
@@ -152,7 +146,7 @@ class RemoteQueue(ConsumedRemoteQueue, RemoteObjectListener):
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """Push many, like Queue.push_many: one call for each, many under way."""
-        texts = [decode_utf8(encode_value(value)) for value in values]
+        texts = [decode_utf8(encode_value(value)) for value in check_items("values", values)]
         return self._push_when_attached(texts, single=False)
 
     def _push_when_attached(self, texts: list[str], *, single: bool) -> asyncio.Future[Any]:

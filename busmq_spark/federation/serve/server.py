@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
@@ -26,7 +26,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from busmq_spark.arguments import check_flag, check_text, check_texts, check_whole
+from busmq_spark.arguments import check_flag, check_instance, check_text, check_texts, check_whole
+from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import FederationBulkServer
@@ -64,9 +65,6 @@ from busmq_spark.federation.serve.memory_trim import (
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 from busmq_spark.parsers import describe_stray_character
 
-if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
-
 MAX_PEER_CHECK_INTERVAL_S = 1.0
 SECRET_LABEL = "secret"  # noqa: S105  # the name of a label
 CUT_OFF_REASONS = ("slow", "silent", "expired", "flooded", "unfinished", "revoked")
@@ -102,7 +100,18 @@ class FederationServer:
         audience: str | None = None,
         metrics_secret: str | None = None,
     ) -> None:
-        _check_arguments(host, port, path, keyring, limits)
+        check_instance("bus", bus, Bus)
+        for name, given, kind in (
+            ("keyring", keyring, Keyring),
+            ("limits", limits, PeerLimits),
+            ("tls", tls, ssl.SSLContext),
+            ("metrics", metrics, Metrics),
+        ):
+            if given is not None:
+                check_instance(name, given, kind)
+        if audience is not None:
+            check_text("audience", audience)
+        _check_address(host, port, path)
         if keyring is None and not is_loopback(host):
             raise ConfigError(
                 reason=(
@@ -499,8 +508,8 @@ class ServerCounters:
         )
 
 
-def _check_arguments(host: str, port: int, path: str, keyring: object, limits: object) -> None:
-    """Raise ConfigError for what is no address to listen at, no keyring, or no limits."""
+def _check_address(host: str, port: int, path: str) -> None:
+    """Raise ConfigError for what is no address to listen at."""
     check_text("host", host)
     check_whole("port", port, 0, 65535)
     if (
@@ -514,11 +523,6 @@ def _check_arguments(host: str, port: int, path: str, keyring: object, limits: o
                 " or fragment"
             )
         )
-    for name, given, kind in (("keyring", keyring, Keyring), ("limits", limits, PeerLimits)):
-        if given is not None and not isinstance(given, kind):
-            raise ConfigError(
-                reason=f"{name} is a {type(given).__name__}; expected a {kind.__name__}"
-            )
 
 
 def _unavailable_response() -> Response:
