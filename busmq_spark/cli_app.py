@@ -220,6 +220,11 @@ def _invoke(out: CliOutput, arguments: list[str]) -> int:
         result: Any = app(arguments, prog_name="busmq", standalone_mode=False)
     except _StdoutClosed:
         raise
+    except SystemExit as leaving:
+        # What rich and typer make of a reader that has gone, such as that of a help text
+        if isinstance(leaving.__context__, BrokenPipeError):
+            raise _StdoutClosed from None
+        raise
     except ConfigError as error:
         out.show_bus_error(error)
         return USAGE

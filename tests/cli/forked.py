@@ -17,15 +17,22 @@ _FORKS = multiprocessing.get_context("forkserver")
 
 
 def run(
-    arguments: list[str], stdin: bytes, environment: dict[str, str]
+    arguments: list[str],
+    stdin: bytes,
+    environment: dict[str, str],
+    *,
+    closed: tuple[int, ...] = (),
+    pipe: bool = False,
 ) -> tuple[int, bytes, bytes]:
-    """Run ``busmq`` with these arguments to its end: exit code, stdout and stderr."""
+    """Run ``busmq`` with these arguments to its end: exit code, stdout and stderr. Some streams may
+    be ``closed``; with ``pipe`` stdout is one that nobody reads any more.
+    """
     _FORKS.set_forkserver_preload([__name__, "busmq_spark.cli_app", "busmq_spark.mirror.runner"])
     with TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_bytes(stdin)
         process = _FORKS.Process(
-            target=_command, args=(arguments, streams, environment), daemon=True
+            target=_command, args=(arguments, streams, environment, closed, pipe), daemon=True
         )
         process.start()
         process.join(PATIENCE_S)
@@ -35,18 +42,36 @@ def run(
                 f"busmq {' '.join(arguments)} has not ended; its stderr:"
                 f" {streams[2].read_text(errors='replace')}"
             )
-        return process.exitcode, streams[1].read_bytes(), streams[2].read_bytes()
+        found = [each.read_bytes() if each.exists() else b"" for each in streams[1:]]
+        return process.exitcode, found[0], found[1]
 
 
-def _command(arguments: list[str], streams: list[Path], environment: dict[str, str]) -> None:
+def _command(
+    arguments: list[str],
+    streams: list[Path],
+    environment: dict[str, str],
+    closed: tuple[int, ...],
+    pipe: bool,
+) -> None:
     for number, (stream, flags) in enumerate(
         zip(streams, (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT), strict=True)
     ):
         opened = os.open(stream, flags)
         os.dup2(opened, number)
         os.close(opened)
-    # Multiprocessing has put an empty one in its place
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if pipe:
+        reading, writing = os.pipe()
+        os.close(reading)
+        os.dup2(writing, 1)
+        os.close(writing)
+    for number in closed:
+        os.close(number)
+    # Multiprocessing has put an empty one in its place; Python itself has none for a closed one.
+    sys.stdin = None if 0 in closed else open(0, closefd=False)  # type: ignore[assignment]  # noqa: SIM115
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        made = None if number in closed else open(number, "w", encoding=encoding, closefd=False)  # noqa: SIM115
+        setattr(sys, name, made)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = arguments
