@@ -114,8 +114,8 @@ class PlannerIO(Protocol):
         ...
 
     def handle_loss(self, queue: str, at: Position | None, loss: Loss) -> Position | None:
-        """Messages were lost after the position ``at``; None means: after the start of
-        startingOffsets. Return the position to go on from; None means: decide later. Raises
+        """Return the position to go on from after a loss, or None to decide later. Messages after
+        ``at`` were lost, or after the start of startingOffsets where ``at`` is None. Raises
         DataLoss where a loss is not allowed.
         """
         ...

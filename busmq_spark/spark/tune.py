@@ -63,9 +63,11 @@ def settings_with_jar(spark_version: str) -> dict[str, str]:
     ):
         # Hadoop puts the variable in where the checkpoint is opened: in a Java that was started
         # without the jar the other class stands.
-        wanted[CHECKPOINT_MANAGER_SETTING] = (
-            f"${{env.{java_runtime.CHECKPOINT_MANAGER_VARIABLE}:-{wanted[CHECKPOINT_MANAGER_SETTING]}}}"
+        variable, otherwise = (
+            java_runtime.CHECKPOINT_MANAGER_VARIABLE,
+            wanted[CHECKPOINT_MANAGER_SETTING],
         )
+        wanted[CHECKPOINT_MANAGER_SETTING] = f"${{env.{variable}:-{otherwise}}}"
     return wanted
 
 

@@ -1,1 +1,1 @@
-"""The source: what Spark calls on the driver and in tasks to read queues."""
+"""The source: Spark calls it on the driver and in tasks to read queues."""

@@ -1,1 +1,1 @@
-"""The sink: what Spark calls in tasks and on the driver to write to queues."""
+"""The sink: Spark calls it in tasks and on the driver to write to queues."""
