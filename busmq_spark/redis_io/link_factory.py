@@ -6,13 +6,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
-from busmq_spark.redis_io.async_link import AsyncLink
+from busmq_spark.redis_io.async_link import AsyncClusterLink, AsyncLink
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
 from busmq_spark.redis_io.redis_layout import RedisLayout
-from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
-from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncClusterLink, SyncLink
 
 Link: TypeAlias = SyncLink | SyncClusterLink
 AnyAsyncLink: TypeAlias = AsyncLink | AsyncClusterLink

@@ -19,7 +19,7 @@ from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.range_reply_parser import NO_PAIRS, RangeReplyParser, ValueSpans
 from busmq_spark.redis_io.resp_codec import pack
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, key_of, parse_redirect
-from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
+from busmq_spark.redis_io.sync_link import SyncClusterLink
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 INITIAL_BUFFER_BYTES = 4 * 1024 * 1024

@@ -19,7 +19,7 @@ from busmq_spark.reading.reader_operations import QueueState, states
 from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.redis_layout import redis_layout
-from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
+from busmq_spark.redis_io.sync_link import SyncClusterLink
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Gate, Held
 from tests.support import wait_until

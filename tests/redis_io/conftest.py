@@ -13,12 +13,10 @@ import pytest
 
 from busmq_spark.queue.command_generators import Flow, Step
 from busmq_spark.redis_io import connection_factory
-from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
-from busmq_spark.redis_io.async_link import AsyncLink
+from busmq_spark.redis_io.async_link import AsyncClusterLink, AsyncLink
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
-from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
-from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncClusterLink, SyncLink
 from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.tls import authority, mutual_tls, plain_tls, stranger  # noqa: F401  # fixtures
 

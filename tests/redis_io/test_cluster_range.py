@@ -13,7 +13,7 @@ from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
 from busmq_spark.redis_io.range_connection import ClusterRangeConnection
-from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
+from busmq_spark.redis_io.sync_link import SyncClusterLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 from tests.moves import Move

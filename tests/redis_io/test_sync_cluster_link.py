@@ -15,12 +15,11 @@ from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io import async_link
-from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
+from busmq_spark.redis_io.async_link import AsyncClusterLink
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import NoServerReachable
 from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
-from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
-from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncClusterLink, SyncLink
 from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.conftest import Fresh
 from tests.moves import Move
