@@ -275,7 +275,7 @@ def test_a_queue_that_ends_is_made_anew_and_gets_what_no_life_of_it_had(
     opened.push(queue, 1, 2)
     drain(opened)
     with Bus.sync(here.settings["url"]) as bus, bus.queue(queue) as asked:
-        asked.close()
+        asked.delete()
     opened.push(queue, 3)
     opened.send(queue, 4)
     drain(opened)
