@@ -23,10 +23,10 @@ from busmq_spark.bus.base_persisted_object import PersistedDataclass, PersistedD
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.deferred_federation import MirrorHandle
+from busmq_spark.bus.jobs.base_worker import WorkerGroup
 from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.bus.jobs.worker import Worker
-from busmq_spark.bus.jobs.worker_group import WorkerGroup
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue.ordered_group import OrderedGroup
 from busmq_spark.bus.queue.queue import Queue
@@ -34,8 +34,7 @@ from busmq_spark.bus.queue.shared_group import SharedGroup
 from busmq_spark.bus.service.service import Service
 from busmq_spark.bus.topics.member import Member
 from busmq_spark.bus.topics.topic import Topic
-from busmq_spark.bus.topics.topic_jobs import TopicJobs
-from busmq_spark.bus.topics.topic_worker import TopicWorker
+from busmq_spark.bus.topics.topic_jobs import TopicJobs, TopicWorker
 from busmq_spark.bus.topics.topics_consumer import TopicsConsumer
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +103,7 @@ INSIDE = {
     "offer",
     "keep_first_error",
     "report_failure",
+    "make_queue",
     "attached_queue",
     "parts",
     "in_redis",
@@ -265,6 +265,7 @@ def home(name: str) -> str:
                         return f"from {node.module} import {ast.unparse(each)}"
         for node in tree.body:
             targets = node.targets if isinstance(node, ast.Assign) else []
+            targets += [node.target] if isinstance(node, ast.AnnAssign) else []
             if getattr(node, "name", "") == name or any(
                 isinstance(each, ast.Name) and each.id == name for each in targets
             ):

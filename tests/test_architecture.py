@@ -7,7 +7,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -82,8 +81,6 @@ PURE = {
 }
 IMPURE = {"asyncio", "socket", "selectors", "threading", "subprocess", "time", *HOME}
 
-WITHOUT_CIRCLES_OF_TYPES = ("busmq_spark.federation.",)
-"""Packages whose type-only imports count, too."""
 MAX_STATEMENTS = 32
 
 
@@ -134,29 +131,56 @@ def test_imports_point_left_and_third_parties_stay_home() -> None:
     assert list(wrong_imports(PACKAGE)) == []
 
 
-def test_no_file_imports_another_in_a_circle() -> None:
-    """Imports inside functions count, those for types only in the packages that are listed."""
+def imports_of_files(package: Path) -> dict[str, set[str]]:
+    """Return the files that each file of a package imports, by dotted name. Imports of types and
+    imports inside functions count.
+    """
     files = {
-        ".".join(("busmq_spark", *path.relative_to(PACKAGE).with_suffix("").parts)): path
-        for path in PACKAGE.rglob("*.py")
+        ".".join((package.name, *path.relative_to(package).with_suffix("").parts)): path
+        for path in package.rglob("*.py")
     }
-    graph = {}
-    for name, path in files.items():
-        tree = ast.parse(path.read_text())
-        for node in [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If)
-            and ast.unparse(node.test) == "TYPE_CHECKING"
-            and not name.startswith(WITHOUT_CIRCLES_OF_TYPES)
-        ]:
-            node.body = [ast.Pass()]
-        found = {
+    return {
+        name: {
             each if each in files else each.rpartition(".")[0]
-            for each in imported(tree, tuple(name.split(".")))
+            for each in imported(ast.parse(path.read_text()), tuple(name.split(".")))
         }
-        graph[name] = found & {*files}
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+        & {*files}
+        for name, path in files.items()
+    }
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Return each circle: the files that import each other, directly or by way of others."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen, left = set[str](), [start]
+        while left:
+            new = graph[left.pop()] - seen
+            seen |= new
+            left += new
+        reached[start] = seen
+    return {
+        frozenset(other for other in reached[name] if name in reached[other])
+        for name in graph
+        if name in reached[name]
+    }
+
+
+def test_no_file_imports_another_in_a_circle() -> None:
+    """A circle says that two files are one, also where only types are imported."""
+    assert circles(imports_of_files(PACKAGE)) == set()
+
+
+def test_a_circle_of_types_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "busmq_spark"
+    (package / "bus").mkdir(parents=True)
+    (package / "bus" / "a.py").write_text("def f():\n    from busmq_spark.bus import b")
+    (package / "bus" / "b.py").write_text("from .c import C")
+    (package / "bus" / "c.py").write_text("if TYPE_CHECKING:\n    from busmq_spark.bus.a import f")
+    (package / "bus" / "d.py").write_text("from busmq_spark.bus import a, b, c")
+    assert circles(imports_of_files(package)) == {
+        frozenset(("busmq_spark.bus.a", "busmq_spark.bus.b", "busmq_spark.bus.c"))
+    }
 
 
 def test_the_rooms_are_those_listed() -> None:

@@ -32,7 +32,7 @@ from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.keys import check_name, persisted_key
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
 
 DEFAULT_OBJECT_TTL_S = 60
 D = TypeVar("D")
@@ -47,7 +47,7 @@ class BasePersistedObject(Handle):
     may be appended to.
     """
 
-    def __init__(self, bus: Bus, name: str, start: TrackedFields, ttl_s: int) -> None:
+    def __init__(self, bus: BusContext, name: str, start: TrackedFields, ttl_s: int) -> None:
         self.bus, self.name, self.key = (
             bus,
             check_name("persisted object", name),
@@ -235,7 +235,7 @@ class PersistedDict(BasePersistedObject, Mapping[str, Any]):
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
-    def __init__(self, bus: Bus, name: str, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> None:
+    def __init__(self, bus: BusContext, name: str, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> None:
         super().__init__(bus, name, TrackedFields({}), ttl_s)
 
     def __getitem__(self, name: str) -> Any:
@@ -287,7 +287,7 @@ class PersistedDataclass(BasePersistedObject, Generic[D]):
     """
 
     def __init__(
-        self, bus: Bus, name: str, shape: type[D] | D, ttl_s: int = DEFAULT_OBJECT_TTL_S
+        self, bus: BusContext, name: str, shape: type[D] | D, ttl_s: int = DEFAULT_OBJECT_TTL_S
     ) -> None:
         self.shape = shape
         """The shape that it was made from: a dataclass, or an instance of one."""

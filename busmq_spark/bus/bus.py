@@ -52,17 +52,16 @@ from busmq_spark.bus.deferred_federation import (
 )
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.event_routing import EventRoutingMixin
+from busmq_spark.bus.jobs.base_worker import WorkerGroup
 from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.bus.jobs.worker import Worker
-from busmq_spark.bus.jobs.worker_group import WorkerGroup
 from busmq_spark.bus.keepalive import TtlKeepAlive
 from busmq_spark.bus.pubsub import MAX_BUFFERED_MESSAGES, Pubsub
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.redis_server_links import RedisServerLinks
 from busmq_spark.bus.service.service import Service
 from busmq_spark.bus.topics.topic import Topic
-from busmq_spark.bus.topics.topic_jobs import TopicJobs
-from busmq_spark.bus.topics.topic_worker import TopicWorker
+from busmq_spark.bus.topics.topic_jobs import TopicJobs, TopicWorker
 from busmq_spark.bus.topics.topics_consumer import TopicsConsumer
 from busmq_spark.errors import BusError, ConfigError, StateError, TlsError, Unauthorized
 from busmq_spark.errors.foreign import error_text, plain_text
@@ -183,7 +182,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         self._connected = False
         self.warned: set[str] = set()
         """Queues for which the warning about a short ttl was logged."""
-        self.keep_alive = TtlKeepAlive(self)
+        self.keep_alive = TtlKeepAlive(self.spawn, lambda: self.servers, self.token)
 
     sync = staticmethod(_synchronous(__init__))
     """Return a bus with the same settings that works without a loop, for notebooks and scripts:
@@ -312,7 +311,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
                 self._servers, self._connected, self._links = None, False, None
                 self._lease_users.clear()
                 self._refusal = None
-                self.keep_alive = TtlKeepAlive(self)
+                self.keep_alive = TtlKeepAlive(self.spawn, lambda: self.servers, self.token)
         if only is not None and only is not error:
             raise only
 

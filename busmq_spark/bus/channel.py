@@ -5,41 +5,62 @@ async with await bus.channel("chat").listen() as channel:  # peer: connect()
     channel.send("hello")
     async for message in channel:
         print(message.text)
+
+Rules of the reading side (ChannelInbox):
+Rule 1. Frames are handled in order. A message that is not taken yet holds up the frames after it.
+Rule 2. A message is taken by an iteration once one has begun, else by handlers of ``message``.
+        Messages not taken go back to the queue at the end.
+Rule 3. A control frame is acked as soon as every message before it is.
+Rule 4. A message that a federation server takes for a peer counts as taken once it has left for the
+        peer; before that it goes back, too, with the control frames after it. So nothing more is
+        read from Redis, and the channel does not end, while one is under way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, get_args
 
 from busmq_spark.arguments import check_text
-from busmq_spark.bus.channel_inbox import ChannelInbox
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter, Handler, LinkEvent
 from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.queue.base_consumption import ConsumeKeywords, ConsumeOptions
 from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
-from busmq_spark.bus.queue.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.bus.queue.queue import Queue
-from busmq_spark.errors import BusError, QueueFull, StateError
-from busmq_spark.objects.channel_frames import ChannelFrameKind, encode_frame
+from busmq_spark.errors import BusError, ProtocolError, QueueFull, StateError
+from busmq_spark.objects.channel_frames import (
+    ChannelAckTracker,
+    ChannelFrameKind,
+    carries_application_message,
+    encode_frame,
+    frame_body,
+    frame_kind,
+)
 from busmq_spark.option_parsing import from_call
+from busmq_spark.queue import queue as flows
 from busmq_spark.queue.keys import channel_queue, check_name
 from busmq_spark.queue.message import Message, encode_value
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.queue.consume import ConsumptionRoom
+    from busmq_spark.bus.context import BusContext
+    from busmq_spark.bus.queue.base_consumption import ConsumptionRoom
+    from busmq_spark.bus.queue.consume import Consumption
 
 
 ConnectionState = Enum("ConnectionState", "AWAY JOINING CONNECTED LEAVING LEFT")
 """The states of one side of a channel. Over federation only: JOINING, a remote object is to
 connect; LEFT, it may still say that the channel has ended.
 """
+
+log = logging.getLogger("busmq_spark")
 
 
 ChannelEvent = Literal[
@@ -90,7 +111,7 @@ class BaseChannel(Handle, Emitter[ChannelEvent | LinkEvent]):
 
     events: tuple[ChannelEvent | LinkEvent, ...] = get_args(ChannelEvent)
 
-    def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
+    def __init__(self, bus: BusContext, name: str, local: str, remote: str) -> None:
         super().__init__(bus.spawn)
         self.bus, self.name = bus, check_name("channel", name)
         self.local, self.remote = check_text("local", local), check_text("remote", remote)
@@ -222,7 +243,7 @@ class Channel(BaseChannel):
     holds up everything after it: a program that only sends adds a handler that does nothing.
     """
 
-    def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
+    def __init__(self, bus: BusContext, name: str, local: str, remote: str) -> None:
         super().__init__(bus, name, local, remote)
         self.room: ConsumptionRoom | None = None
         """Room that is asked for before messages are taken."""
@@ -393,3 +414,157 @@ class ChannelMessages:
 
 async def _push_farewell(queue: Queue, word: ChannelFrameKind) -> None:
     await queue.push(encode_frame(word))
+
+
+class ChannelInbox:
+    """The reading side of a channel, from connect to disconnect; acks work also afterwards."""
+
+    def __init__(
+        self, channel: Channel, queue: Queue, consumption: Consumption, *, reliable: bool
+    ) -> None:
+        self._channel, self._queue, self._consumption = channel, queue, consumption
+        self.reliable = reliable
+        self._ttl_s = queue.ttl_s
+        self._acks = ChannelAckTracker()
+        self._remote = False
+        self._iterated = self._over = self._reacting = False
+        self._offered, self._changed = asyncio.Event(), asyncio.Event()
+        self._failed: BusError | None = None
+
+    async def run(self) -> None:
+        """Handle frames until the consumption ends."""
+        try:
+            while True:
+                if self._consumption.head is None:
+                    await self._wait_until_all_handed_over()
+                await self._consumption.wait_filled()
+                if (
+                    await self._offer_messages()
+                    and (message := self._consumption.next_stored()) is not None
+                ):
+                    self._reacting = True  # later messages are handed out afterwards
+                    await self._handle_control_frame(message)
+                    self._reacting = False
+        except StopAsyncIteration:
+            return
+        except BusError as error:
+            self._failed = error
+            self._channel._report(error)
+            await self._wait_until_all_handed_over()
+            await self._channel._leave(None)
+        finally:
+            self._over = True
+            self._offered.set()
+
+    async def next(self) -> Message:
+        """The next message. Cancelling it loses none. Raises StopAsyncIteration when the connection
+        has ended.
+        """
+        return await self._wait_for_message(arrived=True)
+
+    async def take(self) -> tuple[Message, Callable[[], None]]:
+        """The next message as of ``next``, and what to call once it has arrived: for each message,
+        in their order.
+        """
+        message = await self._wait_for_message(arrived=False)
+        return message, partial(self._on_handed_over, message.id)
+
+    def wake(self) -> None:
+        """Something has changed: a handler was added, or the consumption has ended."""
+        self._changed.set()
+
+    async def ack(self, id: int) -> None:
+        """The application acks its messages up to this id."""
+        self._acks.ack(id)
+        await self._send_due_acks()
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    async def _wait_for_message(self, *, arrived: bool) -> Message:
+        self._iterated = True
+        while (message := self._pop_application_message(arrived=arrived)) is None:
+            if self._over:
+                raise self._failed or StopAsyncIteration
+            self._offered.clear()
+            await self._offered.wait()
+        return message
+
+    def _on_handed_over(self, id: int) -> None:
+        self._consumption.on_handed_over(id)
+        self._changed.set()
+
+    async def _wait_until_all_handed_over(self) -> None:
+        """Returns early when the connection ends."""
+        while self._consumption.under_way and not self._consumption.is_stopping:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _offer_messages(self) -> bool:
+        """Let the messages at the head be taken; True when a control frame is there."""
+        if (head := self._consumption.head) is None:
+            return False
+        if not carries_application_message(head):
+            return True
+        if not self._iterated and self._channel.has_handlers("message"):
+            self._pop_application_message()
+            return False
+        self._changed.clear()
+        self._offered.set()
+        await self._changed.wait()
+        return False
+
+    def _pop_application_message(self, *, arrived: bool = True) -> Message | None:
+        """Hand over the message at the head, if there is one."""
+        if not self._is_application_message_next:
+            return None
+        if self._consumption.is_stopping:
+            self._changed.set()  # ``run`` finds out why
+            return None
+        message = frame_body(self._consumption.pop_head(arrived=arrived))
+        if self.reliable:
+            self._acks.on_handed_over(message.id, waits=True)
+        if not self._is_application_message_next:
+            self._changed.set()
+        self._channel._emit("message", message)
+        return message
+
+    @property
+    def _is_application_message_next(self) -> bool:
+        head = self._consumption.head
+        return head is not None and not self._reacting and carries_application_message(head)
+
+    # -- control frames ----------------------------------------------------------------------------
+
+    async def _handle_control_frame(self, message: Message) -> None:
+        self._acks.on_handed_over(message.id, waits=False)
+        kind = None
+        try:
+            kind = frame_kind(message, self._queue.name)
+        except ProtocolError as error:
+            self._channel._report(error)
+        if kind is ChannelFrameKind.LEAVING:
+            await self._channel._send_control(
+                ChannelFrameKind.HERE
+            )  # the peer that connects next learns that this side is connected
+        try:
+            await self._send_due_acks()
+        except BusError as error:
+            self._channel._report(error)  # the next ack covers this one
+        if kind is not None:
+            await self._apply_control_frame(kind)
+
+    async def _apply_control_frame(self, kind: ChannelFrameKind) -> None:
+        if kind is ChannelFrameKind.END:
+            await self._wait_until_all_handed_over()
+            await self._channel._leave(None)
+            self._channel._emit("end")
+        elif self._remote != (kind is ChannelFrameKind.HERE):
+            self._remote = kind is ChannelFrameKind.HERE
+            self._channel._emit("remote_connect" if self._remote else "remote_disconnect")
+
+    async def _send_due_acks(self) -> None:
+        """Send due acks to Redis; a failed ack is due again the next time."""
+        while self.reliable and (due := self._acks.id_to_ack):
+            await self._queue.run(flows.ack(self._queue.keys, due, ttl_s=self._ttl_s))
+            self._acks.on_acked(due)
+            log.debug("queue %r: acked up to id %d", self._queue.name, due)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from busmq_spark.deferred_import import DeferredImport
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
     from busmq_spark.errors import BusError
     from busmq_spark.metrics import Metrics
 
@@ -39,10 +39,10 @@ class MirrorHandle(Protocol):
     async def caught_up(self, timeout_s: float = 60.0) -> list[Any]: ...
 
 
-def make_federation_links(bus: Bus) -> FederationLinks:
+def make_federation_links(bus: BusContext) -> FederationLinks:
     """New links. Raises ToolMissing, which names the extra to install."""
     clients: DeferredImport[
-        Callable[[Bus], FederationLinks]
+        Callable[[BusContext], FederationLinks]
     ]  # no constant: a bus in a function that Spark pickles would take federation along
     clients = DeferredImport(
         "federation.client.federation_clients", "FederationClients", needed_by="federation"
@@ -51,7 +51,7 @@ def make_federation_links(bus: Bus) -> FederationLinks:
 
 
 def make_mirror(
-    bus: Bus,
+    bus: BusContext,
     origin: str | Sequence[str],
     queues: tuple[str, ...],
     metrics: Metrics | None,

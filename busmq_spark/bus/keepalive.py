@@ -7,26 +7,60 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.objects.persisted import touch
 from busmq_spark.queue.command_generators import RedisCall, command
 from busmq_spark.queue.grouping import group_by
-from busmq_spark.queue.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
+from busmq_spark.queue.keys import ANNOUNCEMENT_CHANNEL, QueueKeys, pubsub_channel
 from busmq_spark.reading.reader_operations import keep_alive
 from busmq_spark.redis_io.lease_token import LEASE_MS
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.base_persisted_object import BasePersistedObject
-    from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.queue.queue import Queue
+    from busmq_spark.bus.emitter import SpawnTask
+    from busmq_spark.bus.redis_server_links import RedisServerLinks
     from busmq_spark.redis_io.link_factory import AnyAsyncLink
 
 MIN_TOUCH_TIMEOUT_S = 1.0
 """Shortest time given to a server that should touch queues."""
 TOUCH_CHECK_INTERVAL_S = 0.25
 """Seconds between two checks for due touches: a queue may live for as little as one second."""
+
+
+class KeptQueue(Protocol):
+    """An attached queue, as its keep-alive sees it."""
+
+    keys: QueueKeys
+    ttl_s: int
+    server: int
+    discoverable: bool
+    leased: bool
+    """Whether this bus holds the lease of its reliable consumer, which is renewed with it."""
+
+    @property
+    def keys_to_touch(self) -> list[str]:
+        """Further keys that must live as long as the queue."""
+
+    def on_touch_reply(self, status: int) -> None:
+        """Handle a touch: 1 alive, 0 gone, -1 another holds the lease."""
+
+    def not_touched(self, error: BusError) -> None:
+        """Handle a touch that did not reach the server."""
+
+
+class KeptObject(Protocol):
+    """A persisted object, as its keep-alive sees it."""
+
+    key: str
+    ttl_s: int
+    server: int
+
+    def on_touch_reply(self, found: bool) -> None:
+        """Handle a touch: whether the object is there."""
+
+    def not_touched(self, error: BusError) -> None:
+        """Handle a touch that did not reach the server."""
 
 
 class TtlKeepAlive:
@@ -37,25 +71,28 @@ class TtlKeepAlive:
     what is left of its ttl.
     """
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._due: dict[Queue, float] = {}
-        self._objects_due: dict[BasePersistedObject, float] = {}
+    def __init__(
+        self, spawn: SpawnTask, servers: Callable[[], RedisServerLinks], token: str
+    ) -> None:
+        """``token``: the name of the bus in leases."""
+        self._spawn, self._servers, self._token = spawn, servers, token
+        self._due: dict[KeptQueue, float] = {}
+        self._objects_due: dict[KeptObject, float] = {}
         self._under_way: set[tuple[str, int, bool]] = set()
 
-    def add(self, queue: Queue) -> None:
+    def add(self, queue: KeptQueue) -> None:
         """Touch the queue from now on; it has just been touched."""
         self._due[queue] = _next_touch_time(_interval_s(queue))
 
-    def remove(self, queue: Queue) -> None:
+    def remove(self, queue: KeptQueue) -> None:
         """Touch it no more."""
         self._due.pop(queue, None)
 
-    def keep(self, thing: BasePersistedObject) -> None:
+    def keep(self, thing: KeptObject) -> None:
         """Touch the object from now on; it has just been touched."""
         self._objects_due[thing] = _next_touch_time(thing.ttl_s / 3)
 
-    def remove_object(self, thing: BasePersistedObject) -> None:
+    def remove_object(self, thing: KeptObject) -> None:
         """Touch it no more."""
         self._objects_due.pop(thing, None)
 
@@ -82,15 +119,13 @@ class TtlKeepAlive:
         """Touch a group, unless its last touch is still under way."""
         if group not in self._under_way:
             self._under_way.add(group)
-            task = self._bus.spawn(
+            task = self._spawn(
                 work(group[1], part, group[2]), f"touching {group[0]} of server {group[1]}"
             )
             task.add_done_callback(lambda _: self._under_way.discard(group))
 
-    async def _touch_objects(
-        self, server: int, things: Sequence[BasePersistedObject], _: bool
-    ) -> None:
-        link = self._bus.servers.commands[server]
+    async def _touch_objects(self, server: int, things: Sequence[KeptObject], _: bool) -> None:
+        link = self._servers().commands[server]
         try:
             async with asyncio.timeout(
                 max(MIN_TOUCH_TIMEOUT_S, min(thing.ttl_s for thing in things) / 3)
@@ -106,9 +141,9 @@ class TtlKeepAlive:
                 self.keep(thing)
                 thing.on_touch_reply(alive)
 
-    async def _touch_queues(self, server: int, queues: Sequence[Queue], leased: bool) -> None:
-        token = self._bus.token if leased else ""
-        link = self._bus.servers.commands[server]
+    async def _touch_queues(self, server: int, queues: Sequence[KeptQueue], leased: bool) -> None:
+        token = self._token if leased else ""
+        link = self._servers().commands[server]
         try:
             # Of a cluster one node may be away: queues at the others must not wait until it is back
             # or the link gives up.
@@ -134,11 +169,11 @@ class TtlKeepAlive:
                 queue.on_touch_reply(status)
         await self.announce([queue for queue in queues if queue.discoverable])
 
-    async def announce(self, queues: Sequence[Queue]) -> None:
+    async def announce(self, queues: Sequence[KeptQueue]) -> None:
         """Announce these queues to federating buses (protocol 1.11); a notification that is lost is
         followed by the next.
         """
-        servers = self._bus.servers
+        servers = self._servers()
         if queues and servers.ready[0]:
             try:
                 await servers.commands[0].execute([_announcement(queue) for queue in queues])
@@ -147,7 +182,7 @@ class TtlKeepAlive:
                     queue.not_touched(error)
 
 
-def _announcement(queue: Queue) -> RedisCall:
+def _announcement(queue: KeptQueue) -> RedisCall:
     """The notification of one queue."""
     text = json.dumps(
         {"event": "queue", "key": queue.keys.metadata, "ttl": queue.ttl_s},
@@ -168,7 +203,7 @@ def _next_touch_time(interval_s: float) -> float:
     return _now() + max(0.0, interval_s - TOUCH_CHECK_INTERVAL_S)
 
 
-def _interval_s(queue: Queue) -> float:
+def _interval_s(queue: KeptQueue) -> float:
     third = queue.ttl_s / 3
     return min(third, LEASE_MS / 3000) if queue.leased else third
 

@@ -32,7 +32,7 @@ from busmq_spark.queue.keys import check_name, pubsub_channel
 from busmq_spark.queue.message import PubsubMessage, encode_value
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
 
 PubsubEvent = Literal["subscribed", "unsubscribed", "message", "error"]
 MAX_BUFFERED_MESSAGES = 10_000
@@ -50,7 +50,7 @@ class Pubsub(Handle, Emitter[PubsubEvent | LinkEvent]):
 
     events: tuple[PubsubEvent | LinkEvent, ...] = get_args(PubsubEvent)
 
-    def __init__(self, bus: Bus, name: str, most: int = MAX_BUFFERED_MESSAGES) -> None:
+    def __init__(self, bus: BusContext, name: str, most: int = MAX_BUFFERED_MESSAGES) -> None:
         super().__init__(bus.spawn)
         check_whole("most", most, 1)
         self.bus, self.name, self.channel = bus, check_name("pubsub", name), pubsub_channel(name)

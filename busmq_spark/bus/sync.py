@@ -24,9 +24,10 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.emitter import Emitter, not_picklable_error
@@ -34,9 +35,6 @@ from busmq_spark.bus.jobs.job import Job
 from busmq_spark.errors import StateError
 from busmq_spark.errors.foreign import exc_info
 from busmq_spark.redis_io.fork_guard import forked_error
-
-if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
 
 _PROXIED_MODULES = (
     "busmq_spark.bus.",
@@ -59,7 +57,7 @@ class LoopThread:
         self.handlers: ThreadPoolExecutor | None = None
         self._pid = 0
 
-    def open(self, bus: Bus) -> None:
+    def open(self, bus: AbstractAsyncContextManager[Any]) -> None:
         """Enter the bus. Raises what entering raises."""
         ready: Future[None] = Future()
         self._over, self._pid = Future(), os.getpid()
@@ -115,7 +113,7 @@ class LoopThread:
             under_way.cancel()
             raise
 
-    def _run(self, bus: Bus, ready: Future[None]) -> None:
+    def _run(self, bus: AbstractAsyncContextManager[Any], ready: Future[None]) -> None:
         async def live() -> None:
             self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
             async with bus:
@@ -254,7 +252,7 @@ class _SyncDict(SyncProxy):
 class SyncBus(SyncProxy):
     """The bus, open inside ``with``, or between ``start()`` and ``close()``."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: AbstractAsyncContextManager[Any]) -> None:
         super().__init__(bus, LoopThread())
 
     def start(self) -> Self:

@@ -51,7 +51,7 @@ async def nothing(job: Job) -> None:
 
 async def letters(jobs: Jobs) -> list[DeadLetter]:
     """The dead letters of the queue."""
-    async with jobs.bus.queue(f"{jobs.queue.name}.dead") as dead:
+    async with Queue(jobs.bus, f"{jobs.queue.name}.dead") as dead:
         return [
             dead_letter.decode_letter(message.value)
             async for message in dead.consume(remove=False, max=await dead.count())

@@ -16,6 +16,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import StateError
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.command_generators import command
@@ -54,7 +55,7 @@ async def refused(call: Callable[[], Any]) -> None:
 
 async def push(side: Side, to: str, role: str, value: str) -> None:
     """As a client that does not know the frame format."""
-    async with side[to].bus.queue(channel_queue(role, side[to].name)) as queue:
+    async with Queue(side[to].bus, channel_queue(role, side[to].name)) as queue:
         await queue.push(value)
 
 

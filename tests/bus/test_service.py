@@ -11,10 +11,10 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue.queue import Queue
-from busmq_spark.bus.service.received_request import Request
+from busmq_spark.bus.service.base_service import ServerClock
 from busmq_spark.bus.service.requester import PendingRequest, Requester
-from busmq_spark.bus.service.server_clock import ServerClock
 from busmq_spark.bus.service.service import Service
+from busmq_spark.bus.service.service_provider import Request
 from busmq_spark.errors import (
     ConfigError,
     MessageRefused,

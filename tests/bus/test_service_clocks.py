@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import base_queue
-from busmq_spark.bus.service import server_clock, service_provider
+from busmq_spark.bus.service import base_service, service_provider
 from busmq_spark.errors import LinkLost
 from busmq_spark.objects.service import ServiceRequest, decode_request
 from busmq_spark.queue.command_generators import command
@@ -27,7 +27,7 @@ async def test_a_machine_whose_clock_is_wrong_asks_and_serves(
     redis_url: str, fresh: Fresh, off_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = SimpleNamespace(time=lambda: time.time() + off_s)
-    for module in (base_queue, server_clock, service_provider):
+    for module in (base_queue, base_service, service_provider):
         monkeypatch.setattr(module, "time", wrong)
     async with (
         Bus(redis_url) as bus,

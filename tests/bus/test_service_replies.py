@@ -16,7 +16,7 @@ from tests.conftest import Fresh
 async def test_the_one_used_longest_ago_is_left_first(open_bus: OpenBus, fresh: Fresh) -> None:
     names, queues = [fresh("reply") for _ in range(4)], list[Queue]()
     async with open_bus() as bus:
-        replies = ProviderReplyQueues(bus, 2)
+        replies = ProviderReplyQueues(bus.queue, 2)
         for name in (names[0], names[1], names[0], names[2]):
             async with replies.use(name) as queue:
                 assert queue.attached
@@ -32,7 +32,7 @@ async def test_more_than_the_bound_may_be_used_at_once_and_none_is_left_meanwhil
     open_bus: OpenBus, fresh: Fresh
 ) -> None:
     async with open_bus() as bus:
-        replies = ProviderReplyQueues(bus, 1)
+        replies = ProviderReplyQueues(bus.queue, 1)
         async with AsyncExitStack() as stack:
             queues = [
                 await stack.enter_async_context(replies.use(fresh("reply"))) for _ in range(3)
@@ -47,7 +47,7 @@ async def test_one_that_is_used_stays_when_another_comes_later(
     open_bus: OpenBus, fresh: Fresh
 ) -> None:
     async with open_bus() as bus:
-        replies = ProviderReplyQueues(bus, 1)
+        replies = ProviderReplyQueues(bus.queue, 1)
         async with replies.use(fresh("reply")) as held:
             async with replies.use(fresh("reply")) as other:
                 pass
@@ -56,7 +56,7 @@ async def test_one_that_is_used_stays_when_another_comes_later(
 
 async def test_users_at_once_share_one_attachment(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
-        replies, name = ProviderReplyQueues(bus, 1), fresh("reply")
+        replies, name = ProviderReplyQueues(bus.queue, 1), fresh("reply")
 
         async def use() -> Queue:
             async with replies.use(name) as queue:
@@ -67,7 +67,7 @@ async def test_users_at_once_share_one_attachment(open_bus: OpenBus, fresh: Fres
 
 async def test_idle_ones_are_left(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
-        replies = ProviderReplyQueues(bus, 10, idle_s=0.02)
+        replies = ProviderReplyQueues(bus.queue, 10, idle_s=0.02)
         async with replies.use(fresh("reply")) as queue:
             left = asyncio.Event()
             queue.on("detached", left.set)

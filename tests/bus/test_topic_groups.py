@@ -14,9 +14,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import base_group as bus_group
 from busmq_spark.bus.topics import member as bus_member
-from busmq_spark.bus.topics import owned_partition as bus_share
-from busmq_spark.bus.topics.member import Member
-from busmq_spark.bus.topics.owned_partition import OwnedPartitionMessages
+from busmq_spark.bus.topics.member import Member, OwnedPartitionMessages
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     ConfigError,
@@ -121,7 +119,7 @@ async def test_a_batch_that_is_not_full_waits_for_more(redis_url: str, fresh: Fr
         assert [each.text for each in await next_of(member, linger_s=0.01)] == ["d"]
 
 
-async def first_share(member: Member) -> bus_share.OwnedPartition:
+async def first_share(member: Member) -> bus_member.OwnedPartition:
     await until(lambda: member._shares and member._shares[0].holds)
     return member._shares[0]
 
@@ -258,8 +256,8 @@ async def test_a_hint_is_enough_to_move_partitions_of_who_leaves_and_of_who_come
     """Neither a round nor a look at a lease is waited for."""
     monkeypatch.setattr(bus_member, "REJOIN_INTERVAL_S", 3600)
     monkeypatch.setattr(bus_member.Member, "_seconds_until_rejoin", lambda *_: 3600)
-    monkeypatch.setattr(bus_share, "LEASE_POLL_S", 3600)
-    monkeypatch.setattr(bus_share, "GROUP_POLL_S", 3600)
+    monkeypatch.setattr(bus_member, "LEASE_POLL_S", 3600)
+    monkeypatch.setattr(bus_member, "GROUP_POLL_S", 3600)
     monkeypatch.setattr(bus_group, "GROUP_POLL_S", 3600)
     name = fresh("t")
     async with (

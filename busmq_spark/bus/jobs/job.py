@@ -8,7 +8,7 @@ await job.save()
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from busmq_spark.arguments import check_items, check_text
 from busmq_spark.bus.queue.shared_group import MAX_LEASE_S, check_seconds
@@ -19,9 +19,33 @@ from busmq_spark.queue.keys import JobKeys
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.jobs.jobs import Jobs
+    from busmq_spark.bus.context import BusContext
+    from busmq_spark.bus.queue.queue import Queue
 
 MIN_FIELD_TTL_S = 0.001
+
+
+class JobOwner(Protocol):
+    """The object for the jobs of one queue, as its jobs and its workers see it (``Jobs``)."""
+
+    bus: BusContext
+    outcome_ttl_s: int
+    done: str
+    """The queue to which outcomes are pushed as well; empty for none."""
+    at_work: set[Any]
+    """Its workers that have begun and not stopped."""
+
+    @property
+    def queue(self) -> Queue:
+        """The queue of the jobs."""
+
+    async def attached_queue(self) -> Queue:
+        """Return the queue, attached."""
+
+    async def wait(
+        self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True
+    ) -> dict[str, JobOutcome]:
+        """See Job.wait."""
 
 
 class Job(Mapping[str, Any]):
@@ -30,7 +54,7 @@ class Job(Mapping[str, Any]):
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
-    def __init__(self, jobs: Jobs, id: str, tries: int = 0) -> None:
+    def __init__(self, jobs: JobOwner, id: str, tries: int = 0) -> None:
         self.jobs, self.id = jobs, id
         self.tries = tries
         """For a handler: how often the group has begun it, with this time."""
@@ -189,7 +213,7 @@ class Job(Mapping[str, Any]):
 
 async def save_all(jobs: Iterable[Job]) -> bool:
     """Save several jobs, like ``Job.save``, in few round trips for the jobs of one queue."""
-    changed: dict[Jobs, list[Job]] = {}
+    changed: dict[JobOwner, list[Job]] = {}
     for job in jobs:
         if job._unsaved:
             changed.setdefault(job.jobs, []).append(job)

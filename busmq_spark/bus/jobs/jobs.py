@@ -24,16 +24,18 @@ from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from busmq_spark.arguments import check_flag, check_items, check_words
 from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.jobs.base_worker import JobHandler, WorkerKeywords, WorkerOptions
 from busmq_spark.bus.jobs.job import MIN_FIELD_TTL_S, Job, save_all
-from busmq_spark.bus.jobs.job_consumer_group import WorkerKeywords, WorkerOptions
-from busmq_spark.bus.jobs.job_outcome_iterator import (
+from busmq_spark.bus.jobs.job_outcome_waiters import (
     JobOutcomeIterator,
+    JobOutcomeWaiter,
+    JobOutcomeWaiters,
     check_pattern,
     read_stored_outcomes,
 )
-from busmq_spark.bus.jobs.job_outcome_waiters import JobOutcomeWaiter, JobOutcomeWaiters
-from busmq_spark.bus.jobs.job_push import PendingJobBatchPush, PendingJobsPush
-from busmq_spark.bus.jobs.worker import JobHandler, Worker
+from busmq_spark.bus.jobs.worker import Worker
+from busmq_spark.bus.queue.push import PendingPush
+from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.queue.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost
 from busmq_spark.groups import job as flows
@@ -44,9 +46,46 @@ from busmq_spark.reading.reader_subscriptions import check_name
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.queue.queue import Queue
+    pass
 
 FINAL_OUTCOME_READ_TIMEOUT_S = 1.0
+
+
+class PendingJobsPush(PendingPush[bytes]):
+    """Messages of jobs; an error is the result of the wait."""
+
+    __slots__ = ("queue", "wait")
+
+    def __init__(self, messages: Sequence[bytes], wait: JobOutcomeWaiter, queue: Queue) -> None:
+        super().__init__(messages, wait.result, single=False)
+        self.wait, self.queue = wait, queue
+
+    def on_stored(self, first: int, count: int) -> None:
+        """The next ``count`` jobs have messages from ``first`` on."""
+        self.ids.extend(range(first, first + count))
+        self.wait.on_sent(first, count, self.queue.life)
+
+
+class PendingJobBatchPush(PendingJobsPush):
+    """Messages of jobs; an error says how many are sent."""
+
+    __slots__ = ()
+
+    def fail(self, error: BusError | None) -> None:
+        """Nothing more is sent; an ``error`` of None cancels it."""
+        if error is not None:
+            count, sent = len(self.values), len(self.ids)
+            unknown = self.sent - sent if isinstance(error, LinkLost) else 0
+            found = JobsNotSent(
+                queue=self.queue.name,
+                sent=sent,
+                unknown=unknown,
+                left=count - sent - unknown,
+                reason=str(error),
+            )
+            found.__cause__ = error
+            error = found
+        super().fail(error)
 
 
 class Jobs(Handle):
@@ -296,7 +335,7 @@ class Jobs(Handle):
             )
         pattern = "*" in check_pattern(of)
         channel = jobs_channel(re.sub(r"([\[\]?\\])", r"\\\1", of) if pattern else of)
-        return JobOutcomeIterator(self.bus, self.bus.queue(of), channel, pattern=pattern)
+        return JobOutcomeIterator(self.bus, Queue(self.bus, of), channel, pattern=pattern)
 
     async def _make_wait(
         self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool

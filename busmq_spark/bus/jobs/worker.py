@@ -19,21 +19,18 @@ Rule 4. A handler is one task; all else is done for what was leased, or is finis
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.bus.handle import Handle
-from busmq_spark.bus.jobs.fair_slots import FairSlots
-from busmq_spark.bus.jobs.job import Job
-from busmq_spark.bus.jobs.job_consumer_group import JobConsumerGroup, WorkerOptions
-from busmq_spark.bus.queue.shared_group import check_seconds
+from busmq_spark.bus.jobs.base_worker import BaseWorker, JobHandler, WorkerOptions
+from busmq_spark.bus.jobs.job import Job, JobOwner
+from busmq_spark.bus.queue.queue import Queue
+from busmq_spark.bus.queue.shared_group import SharedGroup, check_seconds
 from busmq_spark.errors import (
     BusError,
-    ConfigError,
     LinkLost,
     MessageRefused,
     Rejected,
@@ -44,16 +41,15 @@ from busmq_spark.errors import (
 from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.groups import job as flows
 from busmq_spark.groups.job import LeasedJob
-from busmq_spark.groups.shared_group import LeasedMessage
+from busmq_spark.groups.shared_group import Action, LeasedMessage
+from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.keys import JobKeys
 from busmq_spark.queue.message import CHUNK_BYTES
 from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.jobs.jobs import Jobs
-    from busmq_spark.bus.queue.queue import Queue
+    pass
 
-JobHandler = Callable[[Job], Awaitable[object]]
 MAX_OUTCOMES_PER_SETTLE = 500
 PAUSE_AFTER_REFUSAL_S = 1.0
 """Pause after Redis has refused to lease."""
@@ -70,15 +66,14 @@ class _RunningJob:
     """Whether this worker cancelled the handler for another reason than its deadline."""
 
 
-class Worker(Handle):
+class Worker(BaseWorker):
     """A handler of the jobs of a queue, in a group of it. ``async with`` begins to work, and ends
     it: running jobs are given back.
     """
 
-    def __init__(self, jobs: Jobs, handler: JobHandler, options: WorkerOptions) -> None:
-        self.check_handler(handler, options)
-        self.jobs, self.handler, self.options = jobs, handler, options
-        self.slots = FairSlots(options.limit)
+    def __init__(self, jobs: JobOwner, handler: JobHandler, options: WorkerOptions) -> None:
+        super().__init__(handler, options)
+        self.jobs = jobs
         self._group = JobConsumerGroup(jobs.queue, self)
         self._tasks: list[asyncio.Task[None]] = []
         self._at_work: dict[
@@ -90,18 +85,10 @@ class Worker(Handle):
         self._failing: set[asyncio.Task[None]] = set()
         self._durable: dict[str, Queue] = {}
         self._stepping, self._leaving = asyncio.Lock(), asyncio.Lock()
-        self._resumed, self._over = asyncio.Event(), asyncio.Event()
+        self._resumed = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"Worker({self.jobs.queue.name!r}, {self.options.group!r})"
-
-    @staticmethod
-    def check_handler(handler: object, options: WorkerOptions) -> None:
-        """Raises ConfigError unless it is a coroutine function."""
-        if not inspect.iscoroutinefunction(handler):
-            wanted = "a coroutine function of one argument, the job"
-            found = f"the handler of group {options.group!r} is {handler!r}"
-            raise ConfigError(reason=f"{found}; expected {wanted}")
 
     @property
     def is_handling(self) -> bool:
@@ -130,27 +117,6 @@ class Worker(Handle):
             self._spawn(self._extend_leases_regularly(), "keeping leases"),
         ]
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def run(self) -> None:
-        """Work until ``stop`` or ``drain``, or until the task is cancelled.
-
-        Raises:
-            BusError: The error that ends the worker, if there is one.
-        """
-        async with self:
-            await self.wait_stopped()
-
-    async def wait_stopped(self) -> None:
-        """Returns when it has stopped."""
-        await self._over.wait()
 
     async def stop(self) -> None:
         """Stop now: handlers are cancelled, and their jobs returned as if they had not begun.
@@ -187,10 +153,6 @@ class Worker(Handle):
             self._tasks.clear()
             self._over.set()
 
-    async def detach(self) -> None:
-        """Stop: every object of a bus has ``detach``."""
-        await self.stop()
-
     async def pause(self, timeout_s: float | None = None) -> None:
         """Begin no more jobs until ``resume``, and wait until begun jobs are done.
 
@@ -216,18 +178,6 @@ class Worker(Handle):
     async def resume(self) -> None:
         """End a pause."""
         self._resumed.set()
-
-    async def drain(self, timeout_s: float | None = None) -> None:
-        """Finish begun jobs, begin no more, and stop.
-
-        Args:
-            timeout_s: Longest wait in seconds, or None for no end.
-
-        Raises:
-            WorkTimeout: Jobs still run. The worker stays paused.
-        """
-        await self.pause(timeout_s)
-        await self.stop()
 
     async def _wait_for_tasks(self) -> None:
         me = asyncio.current_task()  # of a handler that drains its worker
@@ -483,7 +433,7 @@ class Worker(Handle):
     async def _publish_durably(self, written: Sequence[tuple[LeasedJob, bytes]]) -> None:
         for name in dict.fromkeys(work.done for work, _ in written if work.done):
             if name not in self._durable:
-                queue = self.jobs.bus.queue(name)
+                queue = Queue(self.jobs.bus, name)
                 await queue.attach()
                 self._durable[name] = queue
             await self._durable[name].push_many(
@@ -510,3 +460,56 @@ class Worker(Handle):
         return self.jobs.bus.spawn(
             work, f"{what} of group {self.options.group} of {self.jobs.queue.name}"
         )
+
+
+class JobConsumerGroup(SharedGroup):
+    """The group of a worker: a message that it gives up has an outcome, too."""
+
+    def __init__(self, queue: Queue, worker: Worker) -> None:
+        start = "latest" if worker.options.start == "new" else worker.options.start
+        super().__init__(queue, worker.options.group, start, worker.options.group_options())
+        self._worker = worker
+
+    @property
+    def life(self) -> str:
+        """Of the queue, in which it reads."""
+        return self._born
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of queue and group, for the log."""
+        return self._log_names
+
+    async def run_with_retries(self, flow: Callable[[], Flow[T]]) -> T:
+        """Run a flow that is safe to repeat; again as long as the server may be expected back."""
+        return await self._run_with_retries(lambda _: self._run(flow()))
+
+    async def ack_settled(self, some: Sequence[LeasedMessage]) -> None:
+        """Ack what has an outcome."""
+        await self._settle(
+            sorted(some, key=itemgetter(0)), "ack"
+        )  # ids in a row are one lease, and one settlement
+        if self._worker.options.group_limit:
+            self.wake()
+
+    async def sleep_unless_woken(self, seconds: float) -> None:
+        """Sleep, or until there may be something to read."""
+        await self._sleep_unless_woken(seconds)
+
+    def wake(self) -> None:
+        """Read again at once."""
+        self._wake.set()
+
+    async def _settle(
+        self, deliveries: Sequence[LeasedMessage], action: Action, ms: int = 0
+    ) -> list[LeasedMessage]:
+        """A lease counts as late that begins in the millisecond of one that was released."""
+        least = 1 if action == "release" else 0
+        return await super()._settle(deliveries, action, max(ms, least))
+
+    async def _without_outcome(self, spent: Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
+        return await self._worker.without_outcome(spent)
+
+    async def _on_given_up(self, some: Sequence[LeasedMessage], error: str) -> None:
+        works = [work for work in map(self._worker.work_of, some) if work is not None]
+        await self._worker.write([(work, error) for work in works])

@@ -9,12 +9,14 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict
+
+from busmq_spark.errors import ConfigError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.emitter import Emitter
-    from busmq_spark.bus.queue.consume import ConsumeOptions
     from busmq_spark.queue.message import Message
 
 
@@ -24,6 +26,77 @@ STARTED_PHASES, CONTINUING_PHASES = (
     (IterationPhase.RUNNING, IterationPhase.STOPPING),
     (IterationPhase.NEW, IterationPhase.RUNNING),
 )
+
+
+class ConsumptionRoom(Protocol):
+    """Room in memory that a consumption asks for before it takes messages."""
+
+    async def reserve(self) -> None:
+        """Return once there is room for what one take may bring."""
+
+    def hold(self, size: int) -> None:
+        """A take has ended: it brought ``size`` bytes."""
+
+    def release(self, size: int) -> None:
+        """So many of these bytes are handed over, or dropped."""
+
+
+class ConsumeKeywords(TypedDict, total=False):
+    """The options of ``consume``; see ConsumeOptions."""
+
+    max: int | None
+    remove: bool
+    reliable: bool
+    last: int
+    index: int
+    wait: bool
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """Options of a consumption, in the words of the protocol (1.8); ``wait`` and ``prefetch`` are
+    ours.
+    """
+
+    max: int | None = None
+    remove: bool = True
+    reliable: bool = False
+    last: int = 0
+    index: int = 0
+    wait: bool = True
+    prefetch: int = 100
+
+    def __post_init__(self) -> None:
+        for name, least in (("index", 0), ("last", 0), ("prefetch", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(
+                    reason=f"{name} is {value!r}; expected a whole number of at least {least}"
+                )
+        if self.max is not None and not isinstance(self.max, int):
+            raise ConfigError(
+                reason=(
+                    f"max is {self.max!r}; expected a whole number; None or a negative one means no"
+                    " limit"
+                )
+            )
+        if self.reliable and not self.remove:
+            raise ConfigError(
+                reason=(
+                    "reliable=True with remove=False would ack nothing (protocol Q27); choose one"
+                    " of them"
+                )
+            )
+        if self.index and self.remove:
+            raise ConfigError(
+                reason=(
+                    "index counts only with remove=False: a consumer that removes begins with the"
+                    " oldest message"
+                )
+            )
+        if self.last and not self.reliable:
+            raise ConfigError(reason="last counts only with reliable=True")
 
 
 class BaseConsumption:

@@ -27,7 +27,7 @@ from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.retry import LinkRetry, Pauses
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.queue.queue import Queue
+    from busmq_spark.bus.queue.local_queue import LocalQueue
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 GROUP_POLL_S = 1.0
@@ -37,7 +37,7 @@ GROUP_POLL_S = 1.0
 class BaseGroup(Handle, ABC):
     """A holder of a group. ``async with`` registers the group, which stays when it is left."""
 
-    def __init__(self, queue: Queue, name: str, start: str | int) -> None:
+    def __init__(self, queue: LocalQueue, name: str, start: str | int) -> None:
         self.queue, self.name = queue, reader_subscriptions.check_name(name)
         check_start(start)
         self._start, self._wake = start, asyncio.Event()

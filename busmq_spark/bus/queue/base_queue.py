@@ -19,9 +19,8 @@ from busmq_spark.queue.keys import check_name
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.queue.base_consumption import BaseConsumption
-    from busmq_spark.bus.queue.consume import ConsumeKeywords
+    from busmq_spark.bus.context import BusContext
+    from busmq_spark.bus.queue.base_consumption import BaseConsumption, ConsumeKeywords
     from busmq_spark.groups.shared_group import GroupState
     from busmq_spark.queue.message import Message
     from busmq_spark.reading.reader_subscriptions import QueueSubscriptionStatus
@@ -60,7 +59,7 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
     events: tuple[QueueEvent | LinkEvent, ...] = get_args(QueueEvent)
     _consumption: BaseConsumption | None
 
-    def __init__(self, bus: Bus, name: str) -> None:
+    def __init__(self, bus: BusContext, name: str) -> None:
         super().__init__(bus.spawn)
         self.bus, self.name = bus, check_name("queue", name)
         self.ttl_s = 0

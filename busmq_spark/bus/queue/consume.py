@@ -16,12 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING
 
-from busmq_spark.bus.queue.base_consumption import BaseConsumption, IterationPhase
+from busmq_spark.bus.queue.base_consumption import BaseConsumption, ConsumeOptions, IterationPhase
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
+from busmq_spark.errors import BusError, LinkLost, QueueBusy
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
@@ -33,90 +32,19 @@ from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.retry import LinkRetry, Pauses
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.queue.queue import Queue
+    from busmq_spark.bus.queue.local_queue import LocalQueue
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 LEASE_POLL_S = 0.5
 log = logging.getLogger("busmq_spark")
 
 
-class ConsumptionRoom(Protocol):
-    """Room in memory that a consumption asks for before it takes messages."""
-
-    async def reserve(self) -> None:
-        """Return once there is room for what one take may bring."""
-
-    def hold(self, size: int) -> None:
-        """A take has ended: it brought ``size`` bytes."""
-
-    def release(self, size: int) -> None:
-        """So many of these bytes are handed over, or dropped."""
-
-
-class ConsumeKeywords(TypedDict, total=False):
-    """The options of ``consume``; see ConsumeOptions."""
-
-    max: int | None
-    remove: bool
-    reliable: bool
-    last: int
-    index: int
-    wait: bool
-    prefetch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeOptions:
-    """Options of a consumption, in the words of the protocol (1.8); ``wait`` and ``prefetch`` are
-    ours.
-    """
-
-    max: int | None = None
-    remove: bool = True
-    reliable: bool = False
-    last: int = 0
-    index: int = 0
-    wait: bool = True
-    prefetch: int = 100
-
-    def __post_init__(self) -> None:
-        for name, least in (("index", 0), ("last", 0), ("prefetch", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ConfigError(
-                    reason=f"{name} is {value!r}; expected a whole number of at least {least}"
-                )
-        if self.max is not None and not isinstance(self.max, int):
-            raise ConfigError(
-                reason=(
-                    f"max is {self.max!r}; expected a whole number; None or a negative one means no"
-                    " limit"
-                )
-            )
-        if self.reliable and not self.remove:
-            raise ConfigError(
-                reason=(
-                    "reliable=True with remove=False would ack nothing (protocol Q27); choose one"
-                    " of them"
-                )
-            )
-        if self.index and self.remove:
-            raise ConfigError(
-                reason=(
-                    "index counts only with remove=False: a consumer that removes begins with the"
-                    " oldest message"
-                )
-            )
-        if self.last and not self.reliable:
-            raise ConfigError(reason="last counts only with reliable=True")
-
-
 class Consumption(BaseConsumption):
     """The messages of one queue, for one task. Begins with the first message asked for."""
 
-    _queue: Queue
+    _queue: LocalQueue
 
-    def __init__(self, queue: Queue, options: ConsumeOptions) -> None:
+    def __init__(self, queue: LocalQueue, options: ConsumeOptions) -> None:
         super().__init__(options)
         self._queue = queue
         self._record = queue.keys.toack if options.reliable else queue.keys.in_flight(new_token())

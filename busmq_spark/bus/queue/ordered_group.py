@@ -40,7 +40,7 @@ from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
 from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.queue.queue import Queue
+    from busmq_spark.bus.queue.local_queue import LocalQueue
 
 _ERROR_OF_ACK_STATUS = {
     "missing": QueueExpired,
@@ -58,7 +58,7 @@ class OrderedGroup(BaseGroup):
     ``await group.ack(batch)``.
     """
 
-    def __init__(self, queue: Queue, name: str, start: str | int) -> None:
+    def __init__(self, queue: LocalQueue, name: str, start: str | int) -> None:
         super().__init__(queue, name, start)
         self._token = my_token()
         self._renewed = float("-inf")

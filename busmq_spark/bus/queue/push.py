@@ -15,13 +15,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from busmq_spark.errors import BusError, QueueFull
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.queue.queue import Queue
+    from busmq_spark.bus.context import BusContext
+    from busmq_spark.redis_io.pipelined_connection import OnReply
 
 MESSAGES_PER_PUSH = 50
 """So many messages are sent at once."""
@@ -67,10 +68,31 @@ class PendingPush(Generic[V]):
             self.future.set_exception(error)
 
 
+class PushTarget(Protocol):
+    """The queue that values are pushed to."""
+
+    bus: BusContext
+    name: str
+    pushed: int
+    """The number of messages pushed so far, which the batcher counts on."""
+
+    def begin_push(self, values: Sequence[bytes], on_reply: OnReply) -> bool:
+        """Send one chunk the quickest way; return whether the link is up."""
+
+    def translate(self, error: Exception) -> BusError:
+        """Return an error of the link as one of ours."""
+
+    async def push_call(self, values: Sequence[bytes]) -> tuple[int, int]:
+        """Push one chunk; return the first id and the number of stored messages."""
+
+    async def maxsize(self) -> int:
+        """Return the most messages that the queue may hold."""
+
+
 class PushBatcher:
     """The values waiting to be pushed to one queue; one call is under way at a time."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: PushTarget) -> None:
         self._queue = queue
         self._pending: deque[PendingPush[bytes]] = deque()
         self._chunk: list[tuple[PendingPush[bytes], int]] = []

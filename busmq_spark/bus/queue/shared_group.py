@@ -6,6 +6,8 @@ leased to one of them and settled by itself.
             for delivery in batch:
                 await group.ack(delivery)  # or retry, reject, extend, release
 
+    await group.each(send_mail)  # or call a handler with each message
+
 Rule 1. A message that is not settled before its lease ends is leased again; the late answer to the
         earlier lease is refused.
 Rule 2. A message whose tries are used up goes to the dead-letter queue, and then is settled: at
@@ -13,23 +15,28 @@ Rule 2. A message whose tries are used up goes to the dead-letter queue, and the
 Rule 3. Stopping gives back what was handed out and is not settled, at once and without counting the
         try. An exception that leaves ``async with`` counts as a try of all that was handed out and
         is not settled.
+Rule 4. ``each`` acknowledges a message when its handler has returned. An exception of the handler
+        is a try of the message. Leases are extended while handlers run; leases of a process that
+        dies end by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import ge
-from typing import TYPE_CHECKING, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from busmq_spark.arguments import check_items, check_number, check_whole
 from busmq_spark.bus.queue.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
-from busmq_spark.bus.queue.message_handling import MessageHandler, MessageHandling
-from busmq_spark.errors import BusError, ConfigError, QueueFull, StateError
-from busmq_spark.errors.foreign import error_text
+from busmq_spark.bus.queue.local_queue import LocalQueue
+from busmq_spark.errors import BusError, ConfigError, QueueFull, Rejected, StateError
+from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.groups import dead_letter
 from busmq_spark.groups import shared_group as flows
 from busmq_spark.groups.job import forget_outcomes
@@ -43,9 +50,6 @@ from busmq_spark.reading.reader_subscriptions import register
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.retry import Pauses
-
-if TYPE_CHECKING:
-    from busmq_spark.bus.queue.queue import Queue
 
 TRIES_USED_UP_REASON = "its lease ended, and so did its tries"
 MAX_LEASE_S = 7 * 24 * 3600
@@ -106,7 +110,7 @@ class SharedGroup(BaseGroup):
     """A holder of a shared group."""
 
     def __init__(
-        self, queue: Queue, name: str, start: str | int, options: SharedGroupOptions
+        self, queue: LocalQueue, name: str, start: str | int, options: SharedGroupOptions
     ) -> None:
         super().__init__(queue, name, start)
         if not is_subscription(name):
@@ -134,7 +138,7 @@ class SharedGroup(BaseGroup):
         """
         self._held: dict[int, LeasedMessage] = {}
         self._unanswered = ""  # the token of a lease call whose reply was not had
-        self._dead_queue: Queue | None = None
+        self._dead_queue: LocalQueue | None = None
         self._attaching = asyncio.Lock()
         self._warned = False
         # Whether messages were last settled one by one, and not as they came: then each is leased
@@ -387,7 +391,7 @@ class SharedGroup(BaseGroup):
         )
         self.lease_s = int(stored.get("lease_ms", flows.DEFAULT_LEASE_MS)) / 1000
         self._held.clear()
-        dead = self.queue.bus.queue(self.dead)
+        dead = LocalQueue(self.queue.bus, self.dead)
         if self._dead_queue is None and await dead.exists():
             self._dead_queue = dead
             await dead.attach()  # so that waiting letters do not expire while the group is read
@@ -516,7 +520,7 @@ class SharedGroup(BaseGroup):
             return refused
         async with self._attaching:
             if self._dead_queue is None:
-                dead = self.queue.bus.queue(self.dead)
+                dead = LocalQueue(self.queue.bus, self.dead)
                 await dead.attach()
                 self._dead_queue = dead
         letters_to, now = (
@@ -532,7 +536,7 @@ class SharedGroup(BaseGroup):
         await self._on_given_up(ours, why)
         return refused + await self._settle(ours, "ack")
 
-    async def _push_letters(self, dead: Queue, letters: Sequence[bytes]) -> None:
+    async def _push_letters(self, dead: LocalQueue, letters: Sequence[bytes]) -> None:
         left = len(letters)
         for chunk in chunks(letters):
 
@@ -603,3 +607,101 @@ def _as_list(deliveries: LeasedMessage | Sequence[LeasedMessage]) -> Sequence[Le
     if isinstance(deliveries, LeasedMessage):
         return [deliveries]
     return check_items("messages", deliveries, LeasedMessage)
+
+
+MessageHandler: TypeAlias = Callable[[LeasedMessage], Any]
+"""A coroutine function, or a plain function, which is called in a thread."""
+
+
+class MessageHandling:
+    """A call of ``group.each``."""
+
+    def __init__(
+        self, group: SharedGroup, handler: MessageHandler, at_once: int, delay_s: float
+    ) -> None:
+        if not callable(handler):
+            raise ConfigError(
+                reason=(
+                    f"the handler is {handler!r}; expected a function of one argument, the message"
+                )
+            )
+        # What users give
+        if not isinstance(at_once, int) or not 1 <= at_once <= 1000:  # type: ignore[redundant-expr]
+            raise ConfigError(
+                reason=f"at_once is {at_once!r}; expected a whole number from 1 to 1000"
+            )
+        self._group, self._handler, self._at_once, self._delay_s = group, handler, at_once, delay_s
+        self._threads = ThreadPoolExecutor(at_once, "busmq-each")
+        self._running: dict[asyncio.Task[None], LeasedMessage] = {}
+        self._runner: asyncio.Task[Any] | None = None
+        self._over = False
+
+    async def run(self, most: int | None) -> int:
+        """Handle messages until the group stops, or until there were ``most``. Returns how many."""
+        handled, self._runner = 0, asyncio.current_task()
+        extending = asyncio.create_task(self._extend_leases())
+        try:
+            async for batch in self._group.batches(most=1):
+                for message in batch:
+                    self._running[asyncio.create_task(self._handle(message))] = message
+                    handled += 1
+                if handled == most:
+                    break
+                await self._wait_for_room(self._at_once - 1)
+            await self._wait_for_room(0)
+        finally:
+            self._over = True
+            for task in (extending, *self._running):
+                task.cancel()
+            self._threads.shutdown(wait=False)
+        return handled
+
+    async def _wait_for_room(self, running: int) -> None:
+        """Wait until at most so many handlers run. Raises what settling a message raised."""
+        while len(self._running) > running or any(task.done() for task in self._running):
+            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                del self._running[task]
+                task.result()
+
+    async def _handle(self, message: LeasedMessage) -> None:
+        try:
+            await self._call(message)
+        except Rejected as error:
+            await self._group.reject(message, error.details["reason"])
+        except BaseException as error:  # whatever the handler raises is a try
+            if isinstance(error, asyncio.CancelledError) and self._is_ending():
+                raise  # else the handler cancelled itself
+            names = (self._group.queue.name, self._group.name, message.id, message.tries)
+            log.warning(
+                "queue %r, group %r: the handler of message %d failed in try %d",
+                *names,
+                exc_info=exc_info(error),
+            )
+            await self._group.retry(message, delay_s=self._delay_s, error=error)
+        else:
+            await self._group.ack(message)
+
+    def _is_ending(self) -> bool:
+        return self._over or (self._runner is not None and self._runner.cancelling() > 0)
+
+    async def _call(self, message: LeasedMessage) -> None:
+        if inspect.iscoroutinefunction(self._handler):
+            await self._handler(message)
+            return
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._handler, message
+        )
+        if inspect.isawaitable(found):
+            await found
+
+    async def _extend_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._group.lease_s / 3)
+            if self._running:
+                try:
+                    await self._group.extend([*self._running.values()], lease_s=self._group.lease_s)
+                except BusError as error:
+                    log.warning(
+                        "leases of group %r are not extended for now: %s", self._group.name, error
+                    )

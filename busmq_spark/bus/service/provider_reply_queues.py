@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.queue.queue import Queue
 
 IDLE_REPLY_QUEUE_S = 3600.0
@@ -32,8 +31,10 @@ class _Entry:
 class ProviderReplyQueues:
     """At most ``most`` queues, the one used longest ago leaves first. A list in use stays."""
 
-    def __init__(self, bus: Bus, most: int, idle_s: float = IDLE_REPLY_QUEUE_S) -> None:
-        self._bus, self._most, self._idle_s = bus, most, idle_s
+    def __init__(
+        self, make_queue: Callable[[str], Queue], most: int, idle_s: float = IDLE_REPLY_QUEUE_S
+    ) -> None:
+        self._make_queue, self._most, self._idle_s = make_queue, most, idle_s
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def __len__(self) -> int:
@@ -43,7 +44,7 @@ class ProviderReplyQueues:
     async def use(self, name: str) -> AsyncIterator[Queue]:
         """The queue, attached at least until the block ends."""
         if (entry := self._entries.get(name)) is None:
-            entry = self._entries[name] = _Entry(self._bus.queue(name))
+            entry = self._entries[name] = _Entry(self._make_queue(name))
         entry.users += 1
         self._entries.move_to_end(name)
         try:

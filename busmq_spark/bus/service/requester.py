@@ -13,8 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.arguments import check_number
-from busmq_spark.bus.service.consume_retry import next_message_with_retries
-from busmq_spark.bus.service.server_clock import ServerClock
+from busmq_spark.bus.service.base_service import ServerClock, next_message_with_retries
 from busmq_spark.errors import BusError, RequestFailed, RequestTimeout, StateError
 from busmq_spark.objects.service import (
     ABSENT,
@@ -29,7 +28,7 @@ from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue.consume import Consumption
-    from busmq_spark.bus.service.service import Service
+    from busmq_spark.bus.service.base_service import BaseService
 
 log = logging.getLogger("busmq_spark")
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 7 * 86_400
@@ -39,11 +38,11 @@ MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 7 * 86_400
 class Requester:
     """Connected from ``start`` to ``stop``."""
 
-    def __init__(self, service: Service, timeout_s: float) -> None:
+    def __init__(self, service: BaseService, timeout_s: float) -> None:
         self._service, self._timeout_s = service, _check_timeout(timeout_s)
         self._token = new_token()
-        self._requests = service.bus.queue(service_queue(service.name))
-        self._replies = service.bus.queue(reply_queue(service.name, self._token))
+        self._requests = service.make_queue(service_queue(service.name))
+        self._replies = service.make_queue(reply_queue(service.name, self._token))
         self._clock = ServerClock(self._requests)
         self._numbers = itertools.count(1)
         self._waiting: dict[str, PendingRequest] = {}

@@ -12,32 +12,24 @@ async with bus.service("sum") as service:              # there
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.arguments import check_number
 from busmq_spark.bus.early_calls import EarlyCalls
-from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.service.base_service import BaseService
 from busmq_spark.bus.service.requester import MAX_TIMEOUT_S, Requester
 from busmq_spark.bus.service.service_provider import ServeKeywords, ServeOptions, ServiceProvider
 from busmq_spark.errors import StateError
-from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.option_parsing import from_call
-from busmq_spark.queue.keys import check_name
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.queue.consume import ConsumptionRoom
-
-ServiceEvent = Literal["serving", "connected", "disconnect", "request", "error"]
-log = logging.getLogger("busmq_spark")
+    from busmq_spark.bus.context import BusContext
 
 
-class Service(Handle, Emitter[ServiceEvent]):
+class Service(BaseService):
     """An end of a service: after ``serve`` it provides, after ``connect`` it asks. Leaving
     ``async with`` disconnects it.
 
@@ -45,13 +37,8 @@ class Service(Handle, Emitter[ServiceEvent]):
     handled, ``error(error)`` for what a handler raised and for a reply that could not be stored.
     """
 
-    events: tuple[ServiceEvent, ...] = get_args(ServiceEvent)
-
-    def __init__(self, bus: Bus, name: str) -> None:
-        super().__init__(bus.spawn)
-        self.bus, self.name = bus, check_name("service", name)
-        self.room: ConsumptionRoom | None = None
-        """Room that is asked for before requests and replies are taken."""
+    def __init__(self, bus: BusContext, name: str) -> None:
+        super().__init__(bus, name)
         self._side: ServiceProvider | Requester | None = None
         self._lock = asyncio.Lock()
         self.early = EarlyCalls(self._not_connected)
@@ -181,20 +168,6 @@ class Service(Handle, Emitter[ServiceEvent]):
         await self.disconnect()
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def report_failure(self, error: BaseException) -> None:
-        """Report an error of a handler: to the handlers of ``error``, else to the log, with its
-        stack trace.
-        """
-        if self._handlers.get("error"):
-            self._emit("error", error)
-        else:
-            log.error(
-                "service %r: a handler failed: %s",
-                self.name,
-                error_text(error),
-                exc_info=exc_info(error),
-            )
 
     async def _start_side(
         self, side: ServiceProvider | Requester, start: Callable[[], Any]

@@ -13,27 +13,102 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from busmq_spark.bus.queue.consume import Consumption
-from busmq_spark.bus.service.consume_retry import next_message_with_retries
+from busmq_spark.bus.service.base_service import ServerClock, next_message_with_retries
 from busmq_spark.bus.service.provider_reply_queues import ProviderReplyQueues
-from busmq_spark.bus.service.received_request import Request
-from busmq_spark.bus.service.server_clock import ServerClock
-from busmq_spark.errors import BusError, ConfigError, LinkLost
-from busmq_spark.objects.service import ServiceRequest, decode_request
+from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
+from busmq_spark.errors.foreign import stack_text
+from busmq_spark.objects.service import (
+    ABSENT,
+    ServiceReply,
+    ServiceRequest,
+    decode_request,
+    error_object,
+)
 from busmq_spark.queue.keys import is_reply_queue, service_queue
 from busmq_spark.queue.message import Message
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.service.service import Service
+    from busmq_spark.bus.service.base_service import BaseService
+
+SendReply = Callable[[str, bytes, bool], Awaitable[None]]
 
 MAX_REQUESTS_PER_TAKE = 10
 """Most requests taken in one call: a provider with much room leaves some for the others."""
 log = logging.getLogger("busmq_spark")
+
+
+class Request:
+    """A request under way. The return value of the handler is the reply; with these methods it may
+    answer earlier, in parts, or with an error.
+
+    They do nothing when no requester waits for a reply.
+    """
+
+    def __init__(self, frame: ServiceRequest, send: SendReply, *, stacks: bool = False) -> None:
+        """``send``: name of the reply queue, frame, whether it is the last. ``stacks``: errors
+        carry their stack trace.
+        """
+        self._frame, self._send, self._stacks = frame, send, stacks
+        self.answered = False
+        """Whether the last reply is given."""
+        self.parts = 0
+        """The number of partial replies so far."""
+
+    @property
+    def data(self) -> Any:
+        """Return the data of the requester."""
+        return self._frame.data
+
+    @property
+    def reply_to(self) -> str | None:
+        """The queue on which the requester waits: the same for all of one requester's requests.
+        Return None when the requester waits for no reply.
+        """
+        return self._frame.reply_to
+
+    async def partial(self, value: Any) -> None:
+        """Give a partial reply: more follow. It gives the requester's timeout a fresh start.
+        Returns once it is stored.
+
+        A Node peer that reads the replies as a stream cannot take None.
+        """
+        await self._send_reply(value, last=False)
+        self.parts += 1
+
+    async def reply(self, value: Any = ABSENT) -> None:
+        """Give the last reply; without a value when the partial ones were all."""
+        await self._send_reply(value, last=True)
+
+    async def fail(self, error: BaseException | str | Mapping[str, Any]) -> None:
+        """Answer with an error: a text, an object, or an exception, of which the peer sees the
+        message and the code.
+        """
+        if isinstance(error, BaseException):
+            stack = stack_text(error) if self._stacks else None
+            await self._send_reply(ABSENT, last=True, error=error_object(error, stack))
+        else:
+            await self._send_reply(
+                ABSENT, last=True, error=error if isinstance(error, str) else dict(error)
+            )
+
+    async def _send_reply(self, value: Any, *, last: bool, error: Any = None) -> None:
+        if self.answered:
+            raise StateError(
+                event="answer",
+                what="the request",
+                state="answered already",
+                remedy="Give one last reply, and partial ones before it",
+            )
+        frame = ServiceReply(self._frame.req_id, error, value, partial=not last).encode()
+        self.answered = last
+        if self._frame.reply_to is not None:
+            await self._send(self._frame.reply_to, frame, last)
 
 
 class ServeKeywords(TypedDict, total=False):
@@ -67,12 +142,12 @@ class ServiceProvider:
     """Serves from ``start`` to ``stop``."""
 
     def __init__(
-        self, service: Service, handler: Callable[..., Any], options: ServeOptions
+        self, service: BaseService, handler: Callable[..., Any], options: ServeOptions
     ) -> None:
         self._service, self._options = service, options
         self._handler, self._with_request = handler, _takes_request(handler)
-        self._requests = service.bus.queue(service_queue(service.name))
-        self._replies = ProviderReplyQueues(service.bus, options.reply_queues)
+        self._requests = service.make_queue(service_queue(service.name))
+        self._replies = ProviderReplyQueues(service.make_queue, options.reply_queues)
         self._clock = ServerClock(self._requests)
         self._dropped = 0
         self._left = options.max

@@ -8,25 +8,29 @@
 Rule 1. The fields and outcomes of a job are on the server of its partition, which its id names: a
         topic may grow meanwhile.
 Rule 2. Every partition queue has the groups, each with its own leases; handlers share one limit.
+Rule 3. Workers of partitions do not wait for each other: one whose server is away is worked on when
+        it is back. A partition that comes later is worked on from its oldest job.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from busmq_spark.arguments import check_instance, check_words
 from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.jobs.base_worker import BaseWorker, JobHandler, WorkerKeywords, WorkerOptions
 from busmq_spark.bus.jobs.job import Job, save_all
-from busmq_spark.bus.jobs.job_consumer_group import WorkerKeywords, WorkerOptions
-from busmq_spark.bus.jobs.job_outcome_iterator import JobOutcomeIterator, read_stored_outcomes
-from busmq_spark.bus.jobs.job_push import PendingJobBatchPush
-from busmq_spark.bus.jobs.jobs import Jobs
-from busmq_spark.bus.topics.topic_worker import TopicWorker
-from busmq_spark.errors import BusError, ConfigError, JobsNotSent, StateError
+from busmq_spark.bus.jobs.job_outcome_waiters import JobOutcomeIterator, read_stored_outcomes
+from busmq_spark.bus.jobs.jobs import Jobs, PendingJobBatchPush
+from busmq_spark.bus.jobs.worker import Worker
+from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost, StateError
 from busmq_spark.groups import job as flows
 from busmq_spark.groups.job import OUTCOME_TTL_S, JobOutcome
 from busmq_spark.groups.topic import check_partition, partitions_of
@@ -36,14 +40,16 @@ from busmq_spark.reading.reader_subscriptions import check_name
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.jobs.worker import JobHandler
-    from busmq_spark.bus.topics.topic import Topic
-    from busmq_spark.bus.topics.topic_partition_queue import TopicPartitionQueue
+    from busmq_spark.bus.topics.base_topic import BaseTopic, TopicPartitionQueue
 
 GROWTH_POLL_S = 1.0
 """Seconds between two searches for stored outcomes in new partitions."""
 _ID = re.compile(r"(0|[1-9][0-9]{0,3})-.+", re.DOTALL)
 T = TypeVar("T")
+
+RETRY_S = 1.0
+"""Seconds between two tries of a server that was away."""
+log = logging.getLogger("busmq_spark")
 
 
 class PartitionJobs(Jobs):
@@ -69,7 +75,7 @@ class TopicJobs(Handle):
     """The jobs of one topic. ``async with`` attaches the topic."""
 
     def __init__(
-        self, topic: Topic, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S
+        self, topic: BaseTopic, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S
     ):
         self.bus, self.topic = topic.bus, topic
         self.durable, self.outcome_ttl_s = durable, outcome_ttl_s
@@ -304,3 +310,111 @@ class TopicJobs(Handle):
             for stream in streams:
                 async with aclosing(stream):
                     pass
+
+
+class TopicWorker(BaseWorker):
+    """A handler of the jobs of a topic, in a group of it; its methods are those of Worker."""
+
+    def __init__(self, jobs: TopicJobs, handler: JobHandler, options: WorkerOptions) -> None:
+        super().__init__(handler, options)
+        self.jobs = jobs
+        self.workers: dict[int, Worker] = {}
+        """The worker of each partition that is worked on."""
+        self._hint = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._paused = False
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"TopicWorker({self.jobs.topic.name!r}, {self.options.group!r})"
+
+    async def __aenter__(self) -> Self:
+        """Begin in all partitions that can be reached. Raises the errors of Worker."""
+        if self._keeping is not None:
+            remedy = "Make another worker for more of it, or raise its limit"
+            raise StateError(event="begin", what=repr(self), state="at work already", remedy=remedy)
+        await self.jobs.topic.attach()
+        self.jobs.topic.on_growth.append(self._hint)
+        self._paused = False
+        self._over.clear()
+        try:
+            await self._begin(self.options)
+            work = self._follow_growth()
+            what = f"working on new partitions of {self.jobs.topic.name}"
+            self._keeping = self.jobs.bus.spawn(work, what)
+        except BaseException:
+            await self._stop_workers()
+            raise
+        self.jobs.bus.adopt(self)
+        self.jobs.at_work.add(self)
+        return self
+
+    async def stop(self) -> None:
+        """See Worker.stop."""
+        if self._keeping is None:
+            return
+        if any(worker.is_handling for worker in self.workers.values()):
+            what = f"stopping group {self.options.group} of {self.jobs.topic.name}"
+            self.jobs.bus.spawn(self.stop(), what)
+            return
+        self._keeping.cancel()
+        await asyncio.wait([self._keeping])
+        self._keeping = None
+        await self._stop_workers()
+        self.jobs.bus.release(self)
+        self.jobs.at_work.discard(self)
+        self._over.set()
+
+    async def pause(self, timeout_s: float | None = None) -> None:
+        """See Worker.pause; all partitions pause at once."""
+        self._paused = True
+        await asyncio.gather(*(each.pause(timeout_s) for each in self.workers.values()))
+
+    async def resume(self) -> None:
+        """See Worker.resume."""
+        self._paused = False
+        for each in self.workers.values():
+            await each.resume()
+
+    @property
+    def running(self) -> int:
+        """Return the number of running handlers."""
+        return sum(each.running for each in self.workers.values())
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    async def _begin(self, options: WorkerOptions) -> None:
+        """Work on the partitions that are known, and not worked on yet."""
+        async with self._lock:
+            missing = [
+                (which, part)
+                for which, part in enumerate(self.jobs.parts())
+                if which not in self.workers and part.queue.reachable
+            ]
+            await asyncio.gather(*(self._begin_one(*each, options) for each in missing))
+
+    async def _begin_one(self, which: int, part: PartitionJobs, options: WorkerOptions) -> None:
+        worker = Worker(part, self.handler, options)
+        worker.slots = self.slots
+        try:
+            await worker.__aenter__()
+        except LinkLost as error:
+            log.warning("%r works on partition %d later: %s", self, which, error)
+            return
+        self.workers[which] = worker
+        if self._paused:
+            await worker.pause()
+
+    async def _follow_growth(self) -> None:
+        later = replace(self.options, start="earliest")
+        while True:
+            await wait_at_most(RETRY_S, self._hint.wait)
+            self._hint.clear()
+            if len(self.workers) < self.jobs.topic.partitions:
+                await self._begin(later)
+
+    async def _stop_workers(self) -> None:
+        if self._hint in self.jobs.topic.on_growth:
+            self.jobs.topic.on_growth.remove(self._hint)
+        workers, self.workers = list(self.workers.values()), {}
+        await asyncio.gather(*(each.stop() for each in workers))

@@ -22,8 +22,7 @@ from typing import Self
 from busmq_spark.arguments import check_instance
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.handle import Handle
-from busmq_spark.bus.topics.member import Member, MemberEvent
-from busmq_spark.bus.topics.owned_partition import OwnedPartitionMessages
+from busmq_spark.bus.topics.member import Member, MemberEvent, OwnedPartitionMessages
 from busmq_spark.bus.topics.topic import Topic
 from busmq_spark.errors import ConfigError, StateError
 from busmq_spark.queue.message import CHUNK_MESSAGES

@@ -28,7 +28,7 @@ from busmq_spark.queue.message import Message, encode_value
 from busmq_spark.queue.queue import check_id
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
@@ -54,7 +54,9 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
 
     events = (*BaseChannel.events, "reconnecting", "reconnected")
 
-    def __init__(self, bus: Bus, name: str, local: str, remote: str, pool: WebSocketPool) -> None:
+    def __init__(
+        self, bus: BusContext, name: str, local: str, remote: str, pool: WebSocketPool
+    ) -> None:
         super().__init__(bus, name, local, remote)
         self._pool = pool
         self._handle = self._make_handle(local, remote)

@@ -20,15 +20,14 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.queue.base_consumption import BaseConsumption, IterationPhase
+from busmq_spark.bus.queue.base_consumption import BaseConsumption, ConsumeOptions, IterationPhase
 from busmq_spark.bus.queue.base_queue import BaseQueue
-from busmq_spark.bus.queue.consume import ConsumeOptions
 from busmq_spark.errors import BusError, FederationLost
 from busmq_spark.federation.client import checked_values
 from busmq_spark.queue.message import Message
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.remote_reconnector import RemoteReconnector
 
@@ -51,7 +50,7 @@ class ConsumedRemoteQueue(BaseQueue):
 
     handle: RemoteReconnector
 
-    def __init__(self, bus: Bus, name: str) -> None:
+    def __init__(self, bus: BusContext, name: str) -> None:
         super().__init__(bus, name)
         self.last_acked = 0
         """The highest id that was acked through this object since it was attached."""

@@ -24,7 +24,7 @@ from busmq_spark.federation.client.remote_reconnector import RemoteObjectListene
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
     from busmq_spark.objects.persisted import PersistedFieldChanges
@@ -41,7 +41,7 @@ class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
     _handle: RemoteReconnector
     _task: asyncio.Task[None] | None = None
 
-    def __init__(self, bus: Bus, pool: WebSocketPool, *args: Any) -> None:
+    def __init__(self, bus: BusContext, pool: WebSocketPool, *args: Any) -> None:
         super().__init__(bus, *args)
         self._handle = RemoteReconnector(
             pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing

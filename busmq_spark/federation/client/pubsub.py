@@ -19,7 +19,7 @@ from busmq_spark.queue.message import encode_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
@@ -33,7 +33,7 @@ class RemotePubsub(Pubsub, RemoteObjectListener):
 
     events = (*Pubsub.events, "reconnecting", "reconnected")
 
-    def __init__(self, bus: Bus, name: str, most: int, pool: WebSocketPool) -> None:
+    def __init__(self, bus: BusContext, name: str, most: int, pool: WebSocketPool) -> None:
         super().__init__(bus, name, most)
         self._handle = RemoteReconnector(
             pool, make_creation("pubsub", name), bus.spawn, self, self._restore

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from busmq_spark.arguments import check_items
+from busmq_spark.bus.queue.base_consumption import ConsumeKeywords, ConsumeOptions
 from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
-from busmq_spark.bus.queue.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -31,7 +31,7 @@ from busmq_spark.queue.message import encode_value
 from busmq_spark.queue.queue import check_id
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
@@ -58,7 +58,7 @@ class RemoteQueue(ConsumedRemoteQueue, RemoteObjectListener):
     events = (*BaseQueue.events, "reconnecting", "reconnected")
     _consumption: RemoteQueueConsumption | None
 
-    def __init__(self, bus: Bus, name: str, pool: WebSocketPool) -> None:
+    def __init__(self, bus: BusContext, name: str, pool: WebSocketPool) -> None:
         super().__init__(bus, name)
         self.handle = RemoteReconnector(
             pool, make_creation("queue", name), bus.spawn, self, self._restore

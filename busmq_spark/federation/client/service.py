@@ -7,14 +7,13 @@ there.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from busmq_spark.bus.service.service import Service
 from busmq_spark.federation.client.queue import RemoteQueue
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.context import BusContext
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 
@@ -23,16 +22,13 @@ class RemoteService(Service):
     their requesters time out.
     """
 
-    def __init__(self, bus: Bus, name: str, pool: WebSocketPool) -> None:
-        # The bus of a service: tasks of this bus, and queues of the other one.
-        far = SimpleNamespace(
-            spawn=bus.spawn,
-            adopt=bus.adopt,
-            release=bus.release,
-            queue=lambda name: RemoteQueue(bus, name, pool),
-        )
-        super().__init__(far, name)  # type: ignore[arg-type]
+    def __init__(self, bus: BusContext, name: str, pool: WebSocketPool) -> None:
+        super().__init__(bus, name)
         self._pool = pool
+
+    def make_queue(self, name: str) -> RemoteQueue:  # type: ignore[override]
+        """Return a queue of the other bus; tasks are those of this one."""
+        return RemoteQueue(self.bus, name, self._pool)
 
     def __repr__(self) -> str:
         return f"RemoteService({self.name!r}, {self._pool.target.url!r})"

@@ -31,7 +31,7 @@ from busmq_spark.federation.npm_wire.dnode import (
 )
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.queue.consume import ConsumeKeywords
+    from busmq_spark.bus.queue.base_consumption import ConsumeKeywords
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.peer_channel import PeerChannel
 

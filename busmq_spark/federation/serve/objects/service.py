@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.bus.service.received_request import Request
-from busmq_spark.bus.service.service_provider import ServeKeywords
+from busmq_spark.bus.service.service_provider import Request, ServeKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.serve.objects.base import (
