@@ -1,5 +1,19 @@
 """Keeps attached queues and persisted objects alive: many in one call, each every third of its
 ttl.
+
+The states of a queue or an object:
+
+    state      event                                next state
+    not kept   add(), keep()                        waiting, for a third of its ttl
+    waiting    its time has come                    due
+    due        tick; no touch of its kind and       under way
+               server is under way
+    under way  the server answers                   waiting; the queue handles the status:
+                                                    1 alive, 0 gone, -1 another holds the lease
+    under way  an error, or no answer in time       due, until the next tick
+    any        remove(), remove_object()            not kept
+
+A queue whose lease this bus holds waits for a third of LEASE_MS at most.
 """
 
 from __future__ import annotations

@@ -1,5 +1,17 @@
 """Handing over messages that wait in memory: the part of a consumption that this bus and another
 bus share. Each subclass fetches the messages in its own way.
+
+The phases (IterationPhase):
+
+    phase       event                                       next phase
+    NEW         the first message is asked for              RUNNING
+    NEW         stop()                                      CALLED_OFF
+    RUNNING     stop(), ``max`` is reached, lease is lost   STOPPING
+    CALLED_OFF  its resources are released                  ENDED
+    STOPPING    messages are given back, the rest released  ENDED, event ``consuming(False)``
+
+Giving back may raise LinkLost: the phase stays, and ``stop()`` may be called again. No message is
+handed over in CALLED_OFF, STOPPING and ENDED.
 """
 
 from __future__ import annotations

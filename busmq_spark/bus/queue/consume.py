@@ -9,6 +9,19 @@ Rule 2. The next batch is taken when the one before is handed over, so at most `
 Rule 3. A notification sets a flag; it is cleared before Redis is asked, so none is missed.
 Rule 4. While the server is unreachable the consumer waits, without limit; a reliable consumer sends
         its lease token with every take.
+
+The lease of a reliable consumption (its phases are those of BaseConsumption):
+
+    state     event                                         next state
+    none      begin()                                       asking
+    asking    another client has it, ``wait``               asking, after LEASE_POLL_S
+    asking    another client has it, not ``wait``           asking; begin() raises QueueBusy
+    asking    its holder is dead                            asking, at once, in place of the holder
+    asking    another consumption of this bus uses it       asking, after LEASE_POLL_S
+    asking    it is ours                                    leased; the keep-alive renews it
+    leased    a take finds it expired, and it is ours again leased
+    leased    a take or a touch finds another holder        lost: QueueBusy, and phase STOPPING
+    any       the consumption ends                          none; a lease of ours is released
 """
 
 from __future__ import annotations

@@ -10,6 +10,17 @@ Rule 2. Messages that were handed out and not acked come again when another hold
         group, after a seek, or when the group is entered again.
 Rule 3. With every read the last message that was handed out is compared with what Redis has now: a
         Redis that lost its tail is noticed.
+
+The lease of a holder:
+
+    state        event                                 next state
+    standing by  it is free, or its holder is dead     holding; reading begins after the last ack,
+                                                       where another had it or the group was moved
+    standing by  another holder has it                 standing by, for LEASE_POLL_S
+    holding      it is renewed, each third of LEASE_MS holding
+    holding      LEASE_MS without a renewal            standing by
+    holding      a renewal is refused                  standing by
+    any          stop()                                released
 """
 
 from __future__ import annotations
