@@ -121,7 +121,7 @@ async def test_fields_are_kept_until_they_are_saved_and_stacked(
         assert 0 < left["short"] <= 100_000 < left["text"] <= 1000 * jobs.queue.ttl_s
         assert await same.load(forget="text") == {}
         assert await job.load("text") == {"text": None}
-        await jobs.get(job.id).load(*wanted, forget=wanted)
+        await jobs.get(job.id).load(*wanted, forget=[*wanted])
         await until_none(lambda: keys_of(jobs.queue, job))
 
 
@@ -332,7 +332,7 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
             jobs.worker("g")(print)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="the name of the shared group is 'a:due'"):
             jobs.worker("a:due")(nothing)
-        with pytest.raises(ConfigError, match="the name of the subscription is ''"):
+        with pytest.raises(ConfigError, match="one of groups is ''"):
             await jobs.send(jobs.new(), wait=[""])
         with pytest.raises(
             ConfigError,
