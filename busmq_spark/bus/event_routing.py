@@ -74,7 +74,7 @@ class EventRoutingMixin:
 
     async def publish(
         self,
-        keys: Sequence[str],
+        keys: str | Sequence[str],
         data: object = None,
         *,
         require: int = 0,
@@ -87,7 +87,7 @@ class EventRoutingMixin:
         full or gone, is in ``missed`` of the receipt and is no error.
 
         Args:
-            keys: Keys of the event, such as ``["user.signup"]``.
+            keys: Key of the event, such as ``"user.signup"``, or a list of keys.
             data: Bytes, a value that JSON can express, or an Event, which is pushed unchanged.
             require: Fewest subscribed queues. With fewer, nothing is pushed.
             **about: Attributes of the event: ``id``, ``type``, ``time``, ``source`` …
@@ -172,12 +172,12 @@ class EventRoutingMixin:
         await self._deliver(flows.send_command, queue, event.encode())
         return EventPublishReceipt(event.id, (queue,))
 
-    async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
+    async def subscribe(self, patterns: str | Sequence[str], *, into: str) -> int:
         """Subscribe a queue to events. The subscription holds until ``unsubscribe`` or ``forget``.
 
         Args:
-            patterns: Patterns of keys: ``a.*`` matches ``a.b``; ``a.#`` matches ``a``, ``a.b`` and
-                ``a.b.c``.
+            patterns: Pattern of keys, or a list: ``a.*`` matches ``a.b``; ``a.#`` matches ``a``,
+                ``a.b`` and ``a.b.c``.
             into: Name of the queue.
 
         Returns:
@@ -187,13 +187,13 @@ class EventRoutingMixin:
             ConfigError: An argument has a wrong type or value.
             LinkLost: The server cannot be reached in time.
         """
-        return await self._run_at_table(flows.subscribe(patterns, into, new_token()))
+        return await self._run_at_table(flows.subscribe(_texts(patterns), into, new_token()))
 
-    async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> int:
+    async def unsubscribe(self, patterns: str | Sequence[str], *, into: str) -> int:
         """End subscriptions of a queue. Messages in the queue stay.
 
         Args:
-            patterns: Patterns that end.
+            patterns: Pattern that ends, or a list of patterns.
             into: Name of the queue.
 
         Returns:
@@ -203,7 +203,7 @@ class EventRoutingMixin:
             ConfigError: An argument has a wrong type or value.
             LinkLost: The server cannot be reached in time.
         """
-        return await self._run_at_table(flows.unsubscribe(patterns, into, new_token()))
+        return await self._run_at_table(flows.unsubscribe(_texts(patterns), into, new_token()))
 
     async def forget(self, queue: str) -> int:
         """End every subscription of a queue. Its messages stay.
@@ -246,15 +246,15 @@ class EventRoutingMixin:
         return await self.servers.commands[index].run(how(keys, value, new_token()))
 
 
-def keys_of(keys: Sequence[str]) -> list[str]:
-    """The keys of an event. Raises ConfigError."""
-    if isinstance(keys, str) or not keys:
-        raise ConfigError(
-            reason=(
-                f"the keys are {keys!r}; expected a list of at least one, such as ['user.signup']"
-            )
-        )
-    return [check_key(key) for key in check_items("keys", keys)]
+def _texts(patterns: str | Sequence[str]) -> Sequence[str]:
+    return [patterns] if isinstance(patterns, str) else patterns
+
+
+def keys_of(keys: str | Sequence[str]) -> list[str]:
+    """The keys of an event: one text is one key. Raises ConfigError."""
+    if not keys:
+        raise ConfigError(reason=f"the keys are {keys!r}; expected at least one: 'user.signup'")
+    return [check_key(key) for key in check_items("the keys", _texts(keys))]
 
 
 def event_of(keys: Sequence[str], data: object, about: EventAttributes) -> Event:

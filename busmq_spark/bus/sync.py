@@ -67,6 +67,13 @@ class LoopThread:
         self._thread.start()
         ready.result()
 
+    @classmethod
+    def of_running_loop(cls) -> Self:
+        """Return one whose calls run on the loop that runs here, for other threads."""
+        made = cls()
+        made._loop, made._pid = asyncio.get_running_loop(), os.getpid()
+        return made
+
     def close(self) -> None:
         """Leave the bus and end the thread. In a forked child it does nothing.
 
@@ -178,7 +185,8 @@ class SyncProxy:
         raise not_picklable_error(self)
 
     def __iter__(self) -> Iterator[Any]:
-        return _iterate_synchronously(aiter(self._thing), self._loop_thread)
+        found: Iterator[Any] = self._call_on_loop(lambda: aiter(self._thing))
+        return found
 
     def _call_on_loop(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def work() -> Any:
@@ -247,6 +255,11 @@ class _SyncDict(SyncProxy):
 
     def __len__(self) -> int:
         return int(self._call_on_loop(self._thing.__len__))
+
+
+def job_of_a_thread(job: Job) -> Any:
+    """Return a job for a plain function that runs in a thread: its calls wait."""
+    return _SyncDict(job, LoopThread.of_running_loop())
 
 
 class SyncBus(SyncProxy):

@@ -115,7 +115,7 @@ class Outbox:
         return await self._engine.store_async(self._engine.push_request(queue, values))
 
     async def publish(
-        self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]
+        self, keys: str | Sequence[str], data: object = None, **about: Unpack[EventAttributes]
     ) -> OutboxReceipt:
         """Store an event for every queue that is subscribed to one of its keys when it is
         forwarded.
@@ -133,7 +133,9 @@ class Outbox:
         """
         return await self._engine.store_async(_publish_request(self._engine, keys, [data], about))
 
-    async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
+    async def publish_many(
+        self, keys: str | Sequence[str], data: Sequence[object]
+    ) -> OutboxReceipt:
         """Store several events, together or not at all.
 
         Args:
@@ -316,12 +318,12 @@ class SyncOutbox:
         return self._engine.store_and_wait(self._engine.push_request(queue, values))
 
     def publish(
-        self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]
+        self, keys: str | Sequence[str], data: object = None, **about: Unpack[EventAttributes]
     ) -> OutboxReceipt:
         """Do what ``Outbox.publish`` does, and wait for the disk."""
         return self._engine.store_and_wait(_publish_request(self._engine, keys, [data], about))
 
-    def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
+    def publish_many(self, keys: str | Sequence[str], data: Sequence[object]) -> OutboxReceipt:
         """Do what ``Outbox.publish_many`` does, and wait for the disk."""
         return self._engine.store_and_wait(_publish_request(self._engine, keys, data, {}))
 
@@ -371,7 +373,7 @@ class SyncOutbox:
 
 
 def _publish_request(
-    engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventAttributes
+    engine: OutboxEngine, keys: str | Sequence[str], data: Sequence[object], about: EventAttributes
 ) -> OutboxWriteRequest:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in check_items("data", data)]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from busmq_spark.errors import MessageRefused, MessageUnreadable
+from busmq_spark.errors import MessageRefused, MessageUnreadable, StateError
 from busmq_spark.errors.foreign import class_name, message_text
 
 MAX_ID = 2**53 - 1
@@ -43,6 +43,17 @@ class Message(NamedTuple):
             MessageUnreadable: The value is no JSON, or nested too deeply. It is a ValueError.
         """
         return decode_json(self.value)
+
+    async def ack(self) -> None:
+        """Acknowledge this message and all before it. Raises StateError where it was not taken
+        with ``consume(reliable=True)``.
+        """
+        raise StateError(
+            event="ack",
+            what=f"message {self.id}",
+            state="not taken reliably",
+            remedy="Consume with reliable=True, or do not ack",
+        )
 
 
 class PubsubMessage(NamedTuple):

@@ -323,13 +323,12 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
             ({"deadline_s": 0}, "deadline_s is 0; expected 0.001"),
             ({"deadline_s": "30"}, "deadline_s is '30'"),
             ({"group_limit": -1}, "limit is -1"),
+            ({"backoff_s": -1}, "backoff_s is -1"),
         ]:
             with pytest.raises(ConfigError, match=found):
                 jobs.worker("g", **options)  # type: ignore[arg-type]
-        with pytest.raises(
-            ConfigError, match="expected a coroutine function of one argument, the job"
-        ):
-            jobs.worker("g")(print)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="coroutine function of one argument, the job"):
+            jobs.worker("g")("shout")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="the name of the shared group is 'a:due'"):
             jobs.worker("a:due")(nothing)
         with pytest.raises(ConfigError, match="one of groups is ''"):

@@ -12,21 +12,22 @@ import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypedDict
+from typing import Any, Self, TypedDict
 
 from busmq_spark.arguments import show
 from busmq_spark.bus.handle import Handle
-from busmq_spark.bus.jobs.job import MIN_FIELD_TTL_S, Job
+from busmq_spark.bus.jobs.job import MIN_FIELD_TTL_S
 from busmq_spark.bus.queue.base_group import check_start
 from busmq_spark.bus.queue.shared_group import SharedGroupOptions, check_seconds
 from busmq_spark.errors import ConfigError
 from busmq_spark.reading.reader_subscriptions import check_name
 
-JobHandler = Callable[[Job], Awaitable[object]]
+JobHandler = Callable[[Any], object]
+"""A function, which gets a job whose calls wait, or a coroutine function, which gets a Job."""
 
 
 class FairSlots:
@@ -80,6 +81,7 @@ class WorkerKeywords(TypedDict, total=False):
     start: str | int
     group_limit: int
     dead: str
+    backoff_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +96,16 @@ class WorkerOptions:
     start: str | int = "new"
     group_limit: int | None = None
     dead: str | None = None
+    backoff_s: float = 0.1
+    """The pause before the second try; each further one is twice as long, up to a minute, with
+    jitter.
+    """
 
     def __post_init__(self) -> None:
         check_limit(self.limit)
         check_name(self.group)
         check_start(self.start)
+        check_seconds("backoff_s", self.backoff_s, 0)
         if self.deadline_s is not None:
             check_seconds("deadline_s", self.deadline_s, MIN_FIELD_TTL_S)
         self.group_options()
@@ -133,9 +140,9 @@ class BaseWorker(Handle, ABC):
 
     @staticmethod
     def check_handler(handler: object, options: WorkerOptions) -> None:
-        """Raises ConfigError unless it is a coroutine function."""
-        if not inspect.iscoroutinefunction(handler):
-            wanted = "a coroutine function of one argument, the job"
+        """Raises ConfigError unless it is a function or a coroutine function."""
+        if not callable(handler) or inspect.isasyncgenfunction(handler):
+            wanted = "a function or coroutine function of one argument, the job"
             found = f"the handler of group {options.group!r} is {handler!r}"
             raise ConfigError(reason=f"{found}; expected {wanted}")
 

@@ -129,9 +129,9 @@ class Job(Mapping[str, Any]):
         """
         return await save_all([self])
 
-    def unsaved_fields(self, ttl_s: int) -> dict[str, tuple[bytes, int]]:
-        """Return the fields that changed since the last save, encoded, with their ttl in
-        milliseconds: that of the queue, unless a field has its own.
+    def unsaved_fields(self, ttl_s: int, only: str | None = None) -> dict[str, tuple[bytes, int]]:
+        """Return the fields that changed since the last save, or ``only`` one of them, encoded,
+        with their ttl in milliseconds: that of the queue, unless a field has its own.
         """
         return {
             name: (
@@ -139,6 +139,7 @@ class Job(Mapping[str, Any]):
                 round(1000 * (ttl_s if own_s is None else own_s)),
             )
             for name, own_s in self._unsaved.items()
+            if only in (None, name)
         }
 
     async def load(self, *names: str, forget: Iterable[str] = ()) -> dict[str, Any]:
@@ -179,6 +180,10 @@ class Job(Mapping[str, Any]):
         for name in (*names, *gone):
             self._unsaved.pop(name, None)
         return found
+
+    async def result(self) -> Any:
+        """Return what the handler of a worker returned last; None where it returned nothing."""
+        return (await self.load("result"))["result"]
 
     async def outcomes(self) -> dict[str, JobOutcome]:
         """Return the stored outcomes by group.

@@ -19,16 +19,18 @@ Rule 4. A handler is one task; all else is done for what was leased, or is finis
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from busmq_spark.bus.jobs.base_worker import BaseWorker, JobHandler, WorkerOptions
 from busmq_spark.bus.jobs.job import Job, JobOwner
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.queue.shared_group import SharedGroup, check_seconds
+from busmq_spark.bus.sync import job_of_a_thread
 from busmq_spark.errors import (
     BusError,
     LinkLost,
@@ -47,9 +49,9 @@ from busmq_spark.queue.keys import JobKeys
 from busmq_spark.queue.message import CHUNK_BYTES
 from busmq_spark.redis_io.retry import Pauses
 
-if TYPE_CHECKING:
-    pass
-
+RESULT_FIELD = "result"
+"""The field of a job that has what its handler returned."""
+MAX_BACKOFF_S = 60.0
 MAX_OUTCOMES_PER_SETTLE = 500
 PAUSE_AFTER_REFUSAL_S = 1.0
 """Pause after Redis has refused to lease."""
@@ -80,7 +82,7 @@ class Worker(BaseWorker):
             asyncio.Task[None], _RunningJob
         ] = {}  # whose handlers have not ended, in the order of their deadlines
         self._deadline: asyncio.TimerHandle | None = None
-        self._finished: list[LeasedJob] = []
+        self._finished: list[tuple[LeasedJob, flows.Fields]] = []
         self._settling: asyncio.Task[None] | None = None
         self._failing: set[asyncio.Task[None]] = set()
         self._durable: dict[str, Queue] = {}
@@ -316,8 +318,14 @@ class Worker(BaseWorker):
         """Call the handler. Another task settles its outcome, together with others."""
         work = at_work.work
         failed: BaseException | None = None
+        job = Job(self.jobs, work.keys.id, work.delivery.tries)
         try:
-            await self.handler(Job(self.jobs, work.keys.id, work.delivery.tries))
+            if inspect.iscoroutinefunction(self.handler):
+                result = await self.handler(job)
+            else:
+                result = await asyncio.to_thread(self.handler, job_of_a_thread(job))
+            if result is not None and not at_work.late:
+                job.set(RESULT_FIELD, result)
         except asyncio.CancelledError as error:
             if not at_work.late and self._is_given_up(at_work):
                 raise
@@ -336,7 +344,7 @@ class Worker(BaseWorker):
                 self._failing.add(failing)
                 failing.add_done_callback(self._failing.discard)
                 return
-            self._finished.append(work)
+            self._finished.append((work, job.unsaved_fields(self.jobs.queue.ttl_s, RESULT_FIELD)))
             if self._settling is None:
                 self._settling = self._spawn(self._settle_finished(), "settling")
         except BusError as error:  # the bus is about to end
@@ -368,7 +376,9 @@ class Worker(BaseWorker):
             elif rejected or delivery.tries >= self._group.tries:
                 await self._group.reject(delivery, error)
             else:
-                await self._group.retry(delivery, error=error)
+                pauses = Pauses(self.options.backoff_s, MAX_BACKOFF_S)
+                pauses.failures = delivery.tries - 1
+                await self._group.retry(delivery, delay_s=pauses.next_s(), error=error)
                 self._group.wake()
         except BusError as refusal:
             self._warn_not_settled(1, refusal)
@@ -393,7 +403,9 @@ class Worker(BaseWorker):
                     self._finished[MAX_OUTCOMES_PER_SETTLE:],
                 )
                 try:
-                    await self._group.ack_settled(await self.write([(work, None) for work in some]))
+                    outcomes = [(work, None) for work, _ in some]
+                    written = await self.write(outcomes, [fields for _, fields in some])
+                    await self._group.ack_settled(written)
                 except BusError as error:
                     self._warn_not_settled(len(some), error)
         finally:
@@ -407,13 +419,19 @@ class Worker(BaseWorker):
             error,
         )
 
-    async def write(self, outcomes: Sequence[tuple[LeasedJob, str | None]]) -> list[LeasedMessage]:
+    async def write(
+        self,
+        outcomes: Sequence[tuple[LeasedJob, str | None]],
+        fields: Sequence[flows.Fields] = (),
+    ) -> list[LeasedMessage]:
         """Write outcomes, durably and once: the deliveries that can be settled then."""
         if not outcomes:
             return []
         name = self.jobs.queue.name
         answers = await self._group.run_with_retries(
-            lambda: flows.write_outcomes(outcomes, name, self.jobs.outcome_ttl_s)
+            lambda: flows.write_outcomes(
+                outcomes, name, self.jobs.outcome_ttl_s, fields if any(fields) else None
+            )
         )
         taken = [
             (work, text)

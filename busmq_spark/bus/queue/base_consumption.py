@@ -26,10 +26,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict
 
 from busmq_spark.errors import ConfigError
+from busmq_spark.queue.message import Message
 
 if TYPE_CHECKING:
     from busmq_spark.bus.emitter import Emitter
-    from busmq_spark.queue.message import Message
 
 
 IterationPhase = Enum("IterationPhase", "NEW RUNNING STOPPING CALLED_OFF ENDED")
@@ -109,6 +109,26 @@ class ConsumeOptions:
             )
         if self.last and not self.reliable:
             raise ConfigError(reason="last counts only with reliable=True")
+
+
+class ReliableMessage(Message):
+    """A message that its queue keeps until it is acked."""
+
+    queue: Any
+
+    async def ack(self) -> None:
+        """Acknowledge it and all before it, as ``queue.ack``."""
+        await self.queue.ack(self.id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message, tuple(self)
+
+
+def reliable_message(message: Message, queue: Any) -> Message:
+    """Return the message as one that can be acked by itself."""
+    made = ReliableMessage(*message)
+    made.queue = queue
+    return made
 
 
 class BaseConsumption:

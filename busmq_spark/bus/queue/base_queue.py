@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 
@@ -131,6 +131,10 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
     def consume(self, **options: Unpack[ConsumeKeywords]) -> BaseConsumption:
         """The messages, oldest first."""
         raise NotImplementedError
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """The messages of ``consume()``: ``async for message in queue``."""
+        return aiter(self.consume())
 
     async def subscribe(self, name: str, start: str | int = "earliest") -> int:
         """The last acked id of the subscription, registered now if it was not."""

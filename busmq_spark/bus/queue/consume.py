@@ -31,7 +31,12 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from busmq_spark.bus.queue.base_consumption import BaseConsumption, ConsumeOptions, IterationPhase
+from busmq_spark.bus.queue.base_consumption import (
+    BaseConsumption,
+    ConsumeOptions,
+    IterationPhase,
+    reliable_message,
+)
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import BusError, LinkLost, QueueBusy
 from busmq_spark.queue import queue as flows
@@ -184,7 +189,7 @@ class Consumption(BaseConsumption):
             self._handed = message.id
         self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
-        return message
+        return reliable_message(message, self._queue) if self.reliable else message
 
     def on_handed_over(self, id: int) -> None:
         """The next message under way, the one with this id, has been handed over for good."""

@@ -20,7 +20,12 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.queue.base_consumption import BaseConsumption, ConsumeOptions, IterationPhase
+from busmq_spark.bus.queue.base_consumption import (
+    BaseConsumption,
+    ConsumeOptions,
+    IterationPhase,
+    reliable_message,
+)
 from busmq_spark.bus.queue.base_queue import BaseQueue
 from busmq_spark.errors import BusError, FederationLost
 from busmq_spark.federation.client import checked_values
@@ -153,7 +158,7 @@ class RemoteQueueConsumption(BaseConsumption):
         self._queue.consumed += 1
         if self._remote_state is RemoteConsumeState.IDLE:
             self._request_messages_early()
-        return message
+        return reliable_message(message, self._queue) if self._options.reliable else message
 
     # -- called by the queue, from its remote object -----------------------------------------------
 
