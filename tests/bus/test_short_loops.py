@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue.shared_group import SharedGroup
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import StateError
+from busmq_spark.errors import JobFailed, StateError
 from busmq_spark.queue.message import Message
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import UNTIL_S
@@ -158,3 +158,53 @@ async def test_a_worker_backs_off_twice_as_long_each_time(
     assert [low <= each <= 2 * low for each, low in zip(pauses, (4, 8, 16), strict=True)] == [
         True
     ] * 3
+
+
+async def test_a_result_that_cannot_be_stored_leaves_the_job_done(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+
+        @jobs.worker("g")
+        async def work(job: Any) -> object:
+            return object()
+
+        async with work:
+            job = jobs.new()
+            done = await jobs.send(job, wait=["g"], timeout_s=UNTIL_S)
+        assert done["g"].ok
+        assert await job.result() is None
+        assert "its result is not kept" in caplog.text
+
+
+async def test_an_object_with_a_coroutine_function_works_in_the_loop(
+    redis_url: str, fresh: Fresh
+) -> None:
+    class Handler:
+        async def __call__(self, job: Any) -> int:
+            return threading.get_ident()
+
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+        async with jobs.worker("g")(Handler()):
+            job = jobs.new()
+            await jobs.send(job, wait=["g"], timeout_s=UNTIL_S)
+        assert await job.result() == threading.get_ident()
+
+
+async def test_a_function_that_hangs_takes_no_place_of_others(redis_url: str, fresh: Fresh) -> None:
+    hold = threading.Event()
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+
+        @jobs.worker("g", limit=1, deadline_s=1, tries=1)
+        def work(job: Any) -> int:
+            if job.load("hangs")["hangs"]:
+                hold.wait()
+            return 1
+
+        async with work:
+            late, good = jobs.new(), jobs.new()
+            late["hangs"], good["hangs"] = True, False
+            with pytest.raises(JobFailed, match="BUSMQ_WORK_TIMEOUT"):
+                await jobs.send(late, wait=["g"], timeout_s=UNTIL_S)
+            assert (await jobs.send(good, wait=["g"], timeout_s=UNTIL_S))["g"].ok
+        hold.set()

@@ -19,13 +19,13 @@ Rule 4. A handler is one task; all else is done for what was leased, or is finis
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Self
 
+from busmq_spark.bus.handler_calls import call_handler
 from busmq_spark.bus.jobs.base_worker import BaseWorker, JobHandler, WorkerOptions
 from busmq_spark.bus.jobs.job import Job, JobOwner
 from busmq_spark.bus.queue.queue import Queue
@@ -320,12 +320,9 @@ class Worker(BaseWorker):
         failed: BaseException | None = None
         job = Job(self.jobs, work.keys.id, work.delivery.tries)
         try:
-            if inspect.iscoroutinefunction(self.handler):
-                result = await self.handler(job)
-            else:
-                result = await asyncio.to_thread(self.handler, job_of_a_thread(job))
+            result = await call_handler(self.handler, job, job_of_a_thread)
             if result is not None and not at_work.late:
-                job.set(RESULT_FIELD, result)
+                self._keep_result(job, result)
         except asyncio.CancelledError as error:
             if not at_work.late and self._is_given_up(at_work):
                 raise
@@ -349,6 +346,14 @@ class Worker(BaseWorker):
                 self._settling = self._spawn(self._settle_finished(), "settling")
         except BusError as error:  # the bus is about to end
             self._warn_not_settled(1, error)
+
+    def _keep_result(self, job: Job, result: object) -> None:
+        """Set the field of the result. The job is done also where it cannot be stored."""
+        try:
+            job.set(RESULT_FIELD, result)
+        except BusError as error:
+            text = "job %s of group %r is done; its result is not kept: %s"
+            log.warning(text, job.id, self.options.group, error)
 
     def _is_given_up(self, at_work: _RunningJob) -> bool:
         """Return whether the worker or its program ended the handler: its job is released then."""

@@ -23,16 +23,15 @@ Rule 4. ``each`` acknowledges a message when its handler has returned. An except
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import ge
 from typing import Any, TypeAlias, TypedDict
 
 from busmq_spark.arguments import check_items, check_number, check_whole
+from busmq_spark.bus.handler_calls import call_handler
 from busmq_spark.bus.queue.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.bus.queue.local_queue import LocalQueue
 from busmq_spark.errors import BusError, ConfigError, QueueFull, Rejected, StateError
@@ -631,7 +630,6 @@ class MessageHandling:
                 reason=f"at_once is {at_once!r}; expected a whole number from 1 to 1000"
             )
         self._group, self._handler, self._at_once, self._delay_s = group, handler, at_once, delay_s
-        self._threads = ThreadPoolExecutor(at_once, "busmq-each")
         self._running: dict[asyncio.Task[None], LeasedMessage] = {}
         self._runner: asyncio.Task[Any] | None = None
         self._over = False
@@ -653,7 +651,6 @@ class MessageHandling:
             self._over = True
             for task in (extending, *self._running):
                 task.cancel()
-            self._threads.shutdown(wait=False)
         return handled
 
     async def _wait_for_room(self, running: int) -> None:
@@ -666,7 +663,7 @@ class MessageHandling:
 
     async def _handle(self, message: LeasedMessage) -> None:
         try:
-            await self._call(message)
+            await call_handler(self._handler, message)
         except Rejected as error:
             await self._group.reject(message, error.details["reason"])
         except BaseException as error:  # whatever the handler raises is a try
@@ -684,16 +681,6 @@ class MessageHandling:
 
     def _is_ending(self) -> bool:
         return self._over or (self._runner is not None and self._runner.cancelling() > 0)
-
-    async def _call(self, message: LeasedMessage) -> None:
-        if inspect.iscoroutinefunction(self._handler):
-            await self._handler(message)
-            return
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._handler, message
-        )
-        if inspect.isawaitable(found):
-            await found
 
     async def _extend_leases(self) -> None:
         while True:

@@ -1,0 +1,68 @@
+"""Calls of handlers: a coroutine function runs in the loop, a function in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+
+async def call_handler(
+    handler: Callable[[Any], object],
+    argument: object,
+    in_thread: Callable[[Any], object] | None = None,
+) -> Any:
+    """Call a handler and return its result.
+
+    Args:
+        handler: Function or coroutine function of one argument.
+        argument: Its argument.
+        in_thread: Makes of it the argument of a function, which runs in a thread.
+
+    Raises:
+        BaseException: Whatever the handler raises.
+    """
+    if is_coroutine_function(handler):
+        return await handler(argument)  # type: ignore[misc]
+    result, error = await _start_thread(handler, in_thread(argument) if in_thread else argument)
+    if error is not None:
+        raise error
+    return await result if inspect.isawaitable(result) else result
+
+
+def is_coroutine_function(handler: object) -> bool:
+    """Return whether a call of it, an object with such a ``__call__`` too, makes a coroutine."""
+    call = getattr(handler, "__call__", None)  # noqa: B004  # its kind, not whether it is there
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def _start_thread(
+    handler: Callable[[Any], object], argument: object
+) -> asyncio.Future[tuple[Any, BaseException | None]]:
+    """Start the handler. The future has its result or its error.
+
+    A pool would do worse: a handler that hangs would take the place of others in it, and would
+    keep the program from its end.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def settle(answer: tuple[Any, BaseException | None]) -> None:
+        if not done.done():  # its caller was not cancelled
+            done.set_result(answer)
+
+    def run() -> None:
+        try:
+            answer: tuple[Any, BaseException | None] = handler(argument), None
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is its answer
+            answer = None, error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, answer)
+
+    run_here = contextvars.copy_context().run
+    threading.Thread(target=run_here, args=(run,), name="busmq-handler", daemon=True).start()
+    return done
