@@ -31,10 +31,13 @@ def test_lint_finds_nothing(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_line_of_java_has_more_than_100_characters() -> None:
+@pytest.mark.parametrize(
+    ("folder", "pattern"), [("jvm-shim/src", "*.java"), ("busmq_spark", "*.lua")]
+)
+def test_no_line_of_java_or_lua_has_more_than_100_characters(folder: str, pattern: str) -> None:
     long = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in (ROOT / "jvm-shim" / "src").rglob("*.java")
+        for path in (ROOT / folder).rglob(pattern)
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if len(line) > 100
     ]

@@ -1,12 +1,18 @@
--- Lease messages of a shared group: those that are due again first (their lease has ended, or their redelivery has come), then new ones.
+-- Lease messages of a shared group: those that are due again first (their lease has ended, or their
+-- redelivery has come), then new ones.
 -- KEYS metadata messages acks group due tries runs
 -- ARGV token most room ttl_s again lease_ms apart
---      token: names the messages of this call, unique for ever. again 1: a call with this token may have been executed and its reply lost: the result is the messages that it leased, and no others. lease_ms: the default for a group without its own. apart 1: each message has a lease of its own, since each is
+--      token: names the messages of this call, unique for ever. again 1: a call with this token may
+--      have been executed and its reply lost: the result is the messages that it leased, and no
+--      others. lease_ms: the default for a group without its own. apart 1: each message has a lease
+--      of its own, since each is
 --      settled by itself: then that costs less, and leasing costs more
--- Result {status, now, wait, gone, {id, try, first, value, value ...} ...}. status: ok | paused | missing (no such queue) | no_group (the group is of
---      another life of the queue, or there is none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be. gone: how many messages
---      were taken from the queue by others before this group had settled them. Then messages with consecutive ids: the id of the first of them, how often
---      they were leased, with this time, when first, in ms since 1970, and their values.
+-- Result {status, now, wait, gone, {id, try, first, value, value ...} ...}. status: ok | paused |
+--        missing (no such queue) | no_group (the group is of another life of the queue, or there is
+--        none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be.
+--        gone: how many messages were taken from the queue by others before this group had settled
+--        them. Then messages with consecutive ids: the id of the first of them, how often they were
+--        leased, with this time, when first, in ms since 1970, and their values.
 -- due, tries, runs: include/leases.lua.
 -- @include even_if_full
 -- @include find
@@ -16,7 +22,8 @@ local token, most, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local metadata, messages, acks, group, due, tries, runs = unpack(KEYS)
 local known = redis.call('HMGET', metadata, 'ttl', 'born')
 if not known[1] then return {'missing'} end
-local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next', 'lease_ms', 'limit', 'paused')
+local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next', 'lease_ms', 'limit',
+    'paused')
 if set[1] ~= known[2] or not (set[2] or set[4]) then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
@@ -43,7 +50,8 @@ local function lease(pairs, n, try, first)
     local some = {pairs[2 * at - 1], try, first}
     for i = at, upto do some[i - at + 4] = pairs[2 * i] end
     out[#out + 1] = some
-    book.put({id = id, last = id + upto - at, try = try, token = token, first = first, score = ends})
+    book.put({id = id, last = id + upto - at, try = try, token = token, first = first,
+        score = ends})
     at = upto + 1
   end
 end
@@ -88,7 +96,8 @@ end
 
 if ARGV[5] == '1' then
   local ours = {}
-  for _, old in ipairs(book.named(redis.call('ZRANGEBYSCORE', due, 0, '+inf'))) do -- not those that wait to be tried again, of which there may be very many
+  -- not those that wait to be tried again, of which there may be very many
+  for _, old in ipairs(book.named(redis.call('ZRANGEBYSCORE', due, 0, '+inf'))) do
     if old.token == token then ours[#ours + 1] = old end
   end
   lease_again(ours, math.huge, true)
@@ -100,7 +109,10 @@ else
   if most > 0 then
     local names = redis.call('ZRANGEBYSCORE', due, 0, ms, 'LIMIT', 0, most)
     if #names < most then
-      for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', due, -1, '-' .. ms, 'LIMIT', 0, most - #names)) do names[#names + 1] = name end
+      for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', due, -1, '-' .. ms, 'LIMIT', 0,
+          most - #names)) do
+        names[#names + 1] = name
+      end
     end
     local left = lease_again(book.named(names), most, false)
     if left > 0 and room > 0 and head then
@@ -114,11 +126,16 @@ else
   end
 end
 local vanished, wider = book.save()
-if #out > 4 or vanished > 0 then redis.call('HSET', group, 'newest', newest, 'wide', wide + wider) end
+if #out > 4 or vanished > 0 then
+  redis.call('HSET', group, 'newest', newest, 'wide', wide + wider)
+end
 for i = 5, 7 do redis.call('EXPIRE', KEYS[i], lasting) end
-local lease_end = redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-local later = redis.call('ZREVRANGEBYSCORE', due, '(-' .. ms, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-local next_due = math.min(tonumber(lease_end or nil) or math.huge, later and -tonumber(later) or math.huge)
+local lease_end = redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', 0,
+    1)[2]
+local later = redis.call('ZREVRANGEBYSCORE', due, '(-' .. ms, '-inf', 'WITHSCORES', 'LIMIT', 0,
+    1)[2]
+local next_due = math.min(tonumber(lease_end or nil) or math.huge, later and -tonumber(later)
+    or math.huge)
 if next_due < math.huge then out[3] = next_due - now end
 out[4] = gone
 book.close()

@@ -1,10 +1,14 @@
--- Append messages in order, except those whose origin was appended before: the exactly-once sink of real-time mode. In all else it is push.lua.
+-- Append messages in order, except those whose origin was appended before: the exactly-once sink of
+-- real-time mode. In all else it is push.lua.
 -- KEYS metadata messages msgid toack sinks clock acks bytes
 -- ARGV available query long_ttl_s (origin count (id index value)...)...
---      origin: the born of the queue that count messages come from, id and index: which message of it, and which of the rows made of that one
--- Result {first id, how many are there now, from the first of them on}; fewer than offered when maxsize is reached; {0, -1} when the queue does not
--- exist.
--- A field `query;origin` of sinks has id and index of the last message of an origin that was appended. The messages of an origin come in the order of id and index, also from a task that was given up and still writes: a message up to the last one was appended.
+--      origin: the born of the queue that count messages come from, id and index: which message of
+--      it, and which of the rows made of that one
+-- Result {first id, how many are there now, from the first of them on}; fewer than offered when
+--        maxsize is reached; {0, -1} when the queue does not exist.
+-- A field `query;origin` of sinks has id and index of the last message of an origin that was
+-- appended. The messages of an origin come in the order of id and index, also from a task that was
+-- given up and still writes: a message up to the last one was appended.
 -- @include append
 local stored, room = opened()
 if not stored then return {0, -1} end
@@ -12,7 +16,8 @@ if stored.err then return stored end
 local argv, values, marks, at, done, full = ARGV, {}, {}, 4, 0, false
 while at < #argv and not full do
   local field, count = argv[2] .. ';' .. argv[at], tonumber(argv[at + 1])
-  local id, index = string.match(marks[field] or redis.call('HGET', KEYS[5], field) or '0:0', '^(%d+):(%d+)$')
+  local id, index = string.match(marks[field] or redis.call('HGET', KEYS[5], field) or '0:0',
+      '^(%d+):(%d+)$')
   id, index, at = tonumber(id), tonumber(index), at + 2
   local before = #values
   for place = at, at + 3 * count - 3, 3 do

@@ -2,8 +2,8 @@
 -- KEYS messages msgid [metadata]
 -- ARGV last index most most_bytes (last 0: from position index on)
 -- A last above the newest id is of an earlier incarnation of the queue: then from the head.
--- Result flat pairs id, value. Stops after the message that reaches most_bytes. With the key metadata {born, last id given, mark of the message last
--- ('': not stored), pairs}.
+-- Result flat pairs id, value. Stops after the message that reaches most_bytes. With the key
+--        metadata {born, last id given, mark of the message last ('': not stored), pairs}.
 -- @include find
 -- @include mark
 -- @include run
@@ -16,4 +16,5 @@ if last > 0 then
 end
 local pairs = run(KEYS[1], at, tonumber(ARGV[3]), tonumber(ARGV[4]))
 if not KEYS[3] then return pairs end
-return {redis.call('HGET', KEYS[3], 'born') or '', given, exact and mark(redis.call('LINDEX', KEYS[1], 2 * at - 1)) or '', pairs}
+return {redis.call('HGET', KEYS[3], 'born') or '', given, exact
+    and mark(redis.call('LINDEX', KEYS[1], 2 * at - 1)) or '', pairs}

@@ -1,4 +1,5 @@
--- Store that another bus has a queue. A queue of this bus is not changed (compat: npm busmq overwrites it, protocol Q5).
+-- Store that another bus has a queue. A queue of this bus is not changed (compat: npm busmq
+-- overwrites it, protocol Q5).
 -- KEYS metadata
 -- ARGV source ttl_s
 -- Result 1 when it is stored, 0 when the queue is one of this bus

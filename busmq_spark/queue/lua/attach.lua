@@ -1,9 +1,11 @@
 -- KEYS metadata messages msgid toack acks sinks clock bytes
 -- ARGV ttl_s maxsize discover born create long_ttl_s
--- Result {existed 0|1, ttl, maxsize, born, taken}; taken 1: the queue keeps what is acknowledged, and a reader that is no group has taken messages from
--- its head, as a consumer in Node does; {-1} when the queue is missing and create is not 1.
--- An existing queue keeps its own ttl and maxsize (protocol 1.5). A stub of federation has no ttl and is created over; so is a ttl that no
--- EXPIRE could take, or that would delete the queue at once.
+-- Result {existed 0|1, ttl, maxsize, born, taken}; taken 1: the queue keeps what is acknowledged,
+--        and a reader that is no group has taken messages from its head, as a consumer in Node
+--        does; {-1} when the queue is missing and create is not 1.
+-- An existing queue keeps its own ttl and maxsize (protocol 1.5). A stub of federation has no ttl
+-- and is created over; so is a ttl that no EXPIRE could take, or that would delete the queue at
+-- once.
 -- @include even_if_full
 local ttl = tonumber(redis.call('HGET', KEYS[1], 'ttl') or nil)
 local existed = 1
@@ -13,7 +15,8 @@ if not ttl or ttl < 1 then
 end
 even_if_full(KEYS[1], ttl)
 if existed == 0 then
-  redis.call('HSET', KEYS[1], 'ttl', ARGV[1], 'source', 'local', 'discover', ARGV[3], 'maxsize', ARGV[2])
+  redis.call('HSET', KEYS[1], 'ttl', ARGV[1], 'source', 'local', 'discover', ARGV[3], 'maxsize',
+      ARGV[2])
 end
 redis.call('HSETNX', KEYS[1], 'born', ARGV[4])
 local born = redis.call('HGET', KEYS[1], 'born')
@@ -28,6 +31,9 @@ local known, taken = redis.call('HMGET', KEYS[1], 'maxsize', 'retain', 'lets', '
 if known[2] and known[2] ~= 'end' and not known[4] then -- a cap drops what would be kept, too
   local oldest = tonumber(redis.call('LINDEX', KEYS[2], 0) or nil)
   local floor = oldest and oldest - 1 or tonumber(redis.call('GET', KEYS[3]) or 0)
-  if floor > tonumber(string.match(known[3] or '', ':(%d+)$') or 0) or redis.call('EXISTS', KEYS[4]) == 1 then taken = 1 end
+  if floor > tonumber(string.match(known[3] or '', ':(%d+)$') or 0)
+      or redis.call('EXISTS', KEYS[4]) == 1 then
+    taken = 1
+  end
 end
 return {existed, ttl, tonumber(known[1] or nil) or 0, born, taken}

@@ -1,6 +1,7 @@
 -- Let a queue take one group only, since commands are sent to it.
 -- KEYS metadata acks
--- Result {} it does; the names of its groups, sorted, where it has several: nothing is done then. Nil when there is no such queue.
+-- Result {} it does; the names of its groups, sorted, where it has several: nothing is done then.
+--        Nil when there is no such queue.
 local known = redis.call('HMGET', KEYS[1], 'ttl', 'born', 'command')
 if not known[1] then return false end
 if known[3] then return {} end

@@ -1,4 +1,5 @@
--- Count the messages of a queue that some reader has not acknowledged, and the kept ones beside them. Writes nothing.
+-- Count the messages of a queue that some reader has not acknowledged, and the kept ones beside
+-- them. Writes nothing.
 -- KEYS metadata messages
 -- ARGV
 -- Result {waiting, kept, rule}: see retain

@@ -1,9 +1,12 @@
--- Take messages from the head; with the key toack they are also recorded there until acked (protocol 1.4).
+-- Take messages from the head; with the key toack they are also recorded there until acked
+-- (protocol 1.4).
 -- KEYS messages [toack]
 -- ARGV most most_bytes ttl_s
--- Result flat pairs id, value; empty when there is nothing. Stops after the message that reaches most_bytes.
+-- Result flat pairs id, value; empty when there is nothing. Stops after the message that reaches
+--        most_bytes.
 local most, room, taken = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
--- Not one more than there are: while a slot moves, a script that uses a key again that it has emptied fails half way.
+-- Not one more than there are: while a slot moves, a script that uses a key again that it has
+-- emptied fails half way.
 for _ = 1, math.min(most, math.floor(redis.call('LLEN', KEYS[1]) / 2)) do
   local pair = redis.call('LPOP', KEYS[1], 2)
   if not pair or #pair < 2 then break end

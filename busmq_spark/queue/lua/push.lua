@@ -1,7 +1,9 @@
--- Append messages in order. The effects are those of busmq's push (protocol 1.4), with one notification per call.
+-- Append messages in order. The effects are those of busmq's push (protocol 1.4), with one
+-- notification per call.
 -- KEYS metadata messages msgid toack [clock acks bytes]
 -- ARGV available message...
--- Result {first id, how many were stored}; fewer than offered when maxsize is reached; {0, -1} when the queue does not exist.
+-- Result {first id, how many were stored}; fewer than offered when maxsize is reached; {0, -1} when
+--        the queue does not exist.
 -- @include append
 local stored, room = opened()
 if not stored then return {0, -1} end

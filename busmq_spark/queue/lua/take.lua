@@ -1,9 +1,12 @@
--- Take messages from the head into a record, so that a lost reply can be read again (protocol 1.4 POP, in batches).
+-- Take messages from the head into a record, so that a lost reply can be read again (protocol 1.4
+-- POP, in batches).
 -- KEYS messages record [lease]
 -- ARGV after most most_bytes ttl_s token
--- after: the id the consumer received last (0: none). Messages of the record after it were taken and never arrived: they come first.
--- With a lease the record is toack, where messages stay until acked, and the taker must hold the lease. Without one the record is the taker's own:
--- it holds the last batch only. So at most one batch can follow the id; more than one batch comes in several calls.
+-- after: the id the consumer received last (0: none). Messages of the record after it were taken
+-- and never arrived: they come first.
+-- With a lease the record is toack, where messages stay until acked, and the taker must hold the
+-- lease. Without one the record is the taker's own: it holds the last batch only. So at most one
+-- batch can follow the id; more than one batch comes in several calls.
 -- Result flat pairs id, value; empty when there is nothing; -1 when the lease is not the taker's.
 -- @include even_if_full
 -- @include behind
@@ -18,7 +21,8 @@ if tail and tail ~= after then
   return run(KEYS[2], (behind(KEYS[2], after, 2000) or 0) / 2, most, room)
 end
 local taken = run(KEYS[1], 0, most, room)
--- While a slot moves, a script that uses a key again that it has emptied fails half way: so the command that may empty a key comes last.
+-- While a slot moves, a script that uses a key again that it has emptied fails half way: so the
+-- command that may empty a key comes last.
 if #taken > 0 then
   even_if_full(KEYS[2], ttl)
   redis.call('RPUSH', KEYS[2], unpack(taken))

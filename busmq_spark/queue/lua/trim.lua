@@ -1,4 +1,5 @@
--- Delete stored messages up to an id; messages pushed after it stay, also when the call arrives late.
+-- Delete stored messages up to an id; messages pushed after it stay, also when the call arrives
+-- late.
 -- KEYS messages
 -- ARGV last most
 -- Result how many were deleted; `most` when there may be more

@@ -1,7 +1,9 @@
 -- Move the acked id of a subscription or group that nobody holds.
 -- KEYS acks lease [group due tries runs]: with the last four, of a shared group
--- ARGV subscription id born long_ttl_s dead (a holder of the lease that is known to be dead; '' for none)
--- Result ok | missing (no such subscription in this life of the queue) | busy | the token of the holder, and nothing is done.
+-- ARGV subscription id born long_ttl_s dead (a holder of the lease that is known to be dead; '' for
+--      none)
+-- Result ok | missing (no such subscription in this life of the queue) | busy | the token of the
+--        holder, and nothing is done.
 -- @include even_if_full
 -- @include seen
 local acks, name, id = KEYS[1], ARGV[1], ARGV[2]

@@ -1,8 +1,12 @@
--- Whether queues still have what a reader continues with: its life, the message it has read last, if that is stored, and all that follow. This is the
--- cheap check of the usual case; where it fails, state.lua returns the details. Writes nothing.
+-- Whether queues still have what a reader continues with: its life, the message it has read last,
+-- if that is stored, and all that follow. This is the cheap check of the usual case; where it
+-- fails, state.lua returns the details. Writes nothing.
 -- KEYS metadata messages msgid, for each queue
--- ARGV for each queue born last mark upto: the position of the reader ('' no fingerprint), and the id up to which it is likely to read next
--- Result for each queue two items: the id given last, and the fingerprint of the message with that id or, if it is lower, upto ('' where that is not above the position). Both false where it is not certain that all is there. In one flat list, as that of state.lua.
+-- ARGV for each queue born last mark upto: the position of the reader ('' no fingerprint), and the
+--      id up to which it is likely to read next
+-- Result for each queue two items: the id given last, and the fingerprint of the message with that
+--        id or, if it is lower, upto ('' where that is not above the position). Both false where it
+--        is not certain that all is there. In one flat list, as that of state.lua.
 -- @include stored
 -- @include mark
 local function intact(metadata, messages, msgid, born, last, expected, upto)
@@ -30,6 +34,7 @@ end
 local found = {}
 for i = 1, #KEYS / 3 do
   local k, a = 3 * i, 4 * i
-  found[2 * i - 1], found[2 * i] = intact(KEYS[k - 2], KEYS[k - 1], KEYS[k], ARGV[a - 3], tonumber(ARGV[a - 2]), ARGV[a - 1], tonumber(ARGV[a]))
+  found[2 * i - 1], found[2 * i] = intact(KEYS[k - 2], KEYS[k - 1], KEYS[k], ARGV[a - 3],
+      tonumber(ARGV[a - 2]), ARGV[a - 1], tonumber(ARGV[a]))
 end
 return found

@@ -1,7 +1,8 @@
 -- Find the last id from an id on that fits a budget of bytes. Writes nothing.
 -- KEYS messages
 -- ARGV first last budget
--- Result {last id that fits, bytes up to it, 1 if the budget or the range ended}; looks at about 1 MB or 1 000 messages a call.
+-- Result {last id that fits, bytes up to it, 1 if the budget or the range ended}; looks at about 1
+--        MB or 1 000 messages a call.
 -- @include find
 local first, last, budget = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local index, exact = find(KEYS[1], first)

@@ -1,8 +1,10 @@
 -- The first messages of an id range, in one look at the queue. Writes nothing.
 -- KEYS metadata messages
 -- ARGV first last most_bytes deep
--- Result {incarnation ('' when missing), id, value, id, value …}: messages from first on whose values come to most_bytes at most. No pairs when first is
--- not stored, when it is over most_bytes alone, or when deep messages lie before it: Redis walks there for every look, and this takes several.
+-- Result {incarnation ('' when missing), id, value, id, value …}: messages from first on whose
+--        values come to most_bytes at most. No pairs when first is not stored, when it is over
+--        most_bytes alone, or when deep messages lie before it: Redis walks there for every look,
+--        and this takes several.
 -- @include find
 -- @include run
 local first, last, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

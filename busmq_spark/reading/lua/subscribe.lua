@@ -1,9 +1,13 @@
--- Register a subscription, so that nothing it has still to read is dropped. With the keys of a group it is that of a shared group.
+-- Register a subscription, so that nothing it has still to read is dropped. With the keys of a
+-- group it is that of a shared group.
 -- KEYS metadata msgid messages acks [group due tries runs]
--- ARGV subscription start (earliest | latest | an id already acked | = and such an id) long_ttl_s [field value ...]: settings of the shared group that replace its own
--- Result the last acked id of the subscription, as text; it keeps the one it has. With =, from its reader, it goes back to the id where the queue keeps
--- what is acknowledged, so that this is not dropped before it is read again. `shared` or `ordered` where the name is that of a group of this
--- other kind, and `command:<group>` where the queue takes commands (command.lua), so that <group> is its only one: nothing is done then.
+-- ARGV subscription start (earliest | latest | an id already acked | = and such an id) long_ttl_s
+--      [field value ...]: settings of the shared group that replace its own
+-- Result the last acked id of the subscription, as text; it keeps the one it has. With =, from its
+--        reader, it goes back to the id where the queue keeps what is acknowledged, so that this is
+--        not dropped before it is read again. `shared` or `ordered` where the name is that of a
+--        group of this other kind, and `command:<group>` where the queue takes commands
+--        (command.lua), so that <group> is its only one: nothing is done then.
 -- @include even_if_full
 -- @include seen
 local sub, kind, back, start = ARGV[1], ':shared:' .. ARGV[1], string.match(ARGV[2], '^(=?)(.*)$')
@@ -13,7 +17,10 @@ local stored = redis.call('HMGET', KEYS[4], ':born', sub, kind)
 local ended = stored[1] and stored[1] ~= born -- positions in a life that ended
 local known = not ended and stored[2]
 if known and not KEYS[5] ~= not stored[3] then return stored[3] and 'shared' or 'ordered' end
-if known and back ~= '' and tonumber(start) < tonumber(known) and redis.call('HEXISTS', KEYS[1], 'retain') == 1 then known = start end
+if known and back ~= '' and tonumber(start) < tonumber(known)
+    and redis.call('HEXISTS', KEYS[1], 'retain') == 1 then
+  known = start
+end
 if not known then
   if not ended and redis.call('HGET', KEYS[1], 'command') then
     local all = redis.call('HGETALL', KEYS[4])

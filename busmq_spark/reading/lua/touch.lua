@@ -1,6 +1,8 @@
--- Keep queues alive, and renew the leases of their reader. A queue that keeps what is acknowledged drops what it keeps no longer.
+-- Keep queues alive, and renew the leases of their reader. A queue that keeps what is acknowledged
+-- drops what it keeps no longer.
 -- KEYS metadata messages msgid toack acks sinks clock bytes lease, for each queue
--- ARGV token lease_ms long_ttl_s most (token '' renews no lease; at most so many messages are dropped a call, over all its queues)
+-- ARGV token lease_ms long_ttl_s most (token '' renews no lease; at most so many messages are
+--      dropped a call, over all its queues)
 -- Result for each queue: 1 alive, 0 missing, -1 the lease belongs to another reader
 -- @include let_go
 local token, lasting, most, result = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), {}
@@ -13,7 +15,8 @@ for i = 1, #KEYS / 9 do
   else
     for k = 1, 4 do redis.call('EXPIRE', KEYS[at + k], ttl) end
     for k = 5, 6 do redis.call('EXPIRE', KEYS[at + k], math.max(ttl, lasting)) end
-    for k = 7, 8 do redis.call('EXPIRE', KEYS[at + k], math.max(ttl, 3600)) end -- as include/clock.lua does
+    -- as include/clock.lua does
+    for k = 7, 8 do redis.call('EXPIRE', KEYS[at + k], math.max(ttl, 3600)) end
     result[i] = 1
     if token ~= '' then
       local holder = redis.call('GET', KEYS[at + 9])
@@ -24,7 +27,8 @@ for i = 1, #KEYS / 9 do
       end
     end
     if stored[2] then
-      local q = {metadata = KEYS[at + 1], messages = KEYS[at + 2], acks = KEYS[at + 5], clock = KEYS[at + 7], bytes = KEYS[at + 8], ttl = ttl, retain = stored[2]}
+      local q = {metadata = KEYS[at + 1], messages = KEYS[at + 2], acks = KEYS[at + 5],
+          clock = KEYS[at + 7], bytes = KEYS[at + 8], ttl = ttl, retain = stored[2]}
       most = most - let_go(q, tonumber(redis.call('GET', KEYS[at + 3]) or 0), most)
     end
   end

@@ -1,4 +1,5 @@
--- Messages of a list from a position on, bounded by bytes: for lists where it is not known how long values are. Writes nothing.
+-- Messages of a list from a position on, bounded by bytes: for lists where it is not known how long
+-- values are. Writes nothing.
 -- KEYS messages
 -- ARGV index (0-based, in messages) most most_bytes widest
 -- Result flat pairs id, value. Stops after the message that reaches most_bytes.

@@ -22,7 +22,8 @@ local seq, lists, changed, names = nil, {}, 0, {}
 
 local function list_of(name)
   local secret = string.match(name, '^[^~]*')
-  lists[secret] = lists[secret] or cjson.decode(redis.call('HGET', KEYS[1], ':of:' .. secret) or '[]')
+  lists[secret] = lists[secret] or cjson.decode(redis.call('HGET', KEYS[1], ':of:' .. secret)
+      or '[]')
   return lists[secret], secret
 end
 

@@ -1,7 +1,9 @@
 -- Make a mirror a queue of its own: its ids go on after the last copied one.
 -- KEYS metadata msgid
--- Result {status, last, seen}: ok (promoted after last; the origin was known to have given ids up to seen) | own (it is no mirror, or no more) | missing
--- field promoted of metadata: `last:ms`, the id after which it was promoted, and the time, in milliseconds since 1970 (0: without the right to TIME).
+-- Result {status, last, seen}: ok (promoted after last; the origin was known to have given ids up
+--        to seen) | own (it is no mirror, or no more) | missing field promoted of metadata:
+--        `last:ms`, the id after which it was promoted, and the time, in milliseconds since 1970
+--        (0: without the right to TIME).
 -- @include even_if_full
 local known = redis.call('HMGET', KEYS[1], 'ttl', 'mirror_of', 'mirrored')
 if not known[1] then return {'missing', '0', '0'} end

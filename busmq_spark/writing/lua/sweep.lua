@@ -2,7 +2,8 @@
 -- KEYS stages
 -- ARGV epoch prefix attempt...
 --      prefix: of the keys of staged lists of the queue; attempts: those on record
--- Result how many lists were removed. Their keys have the slot of the hash that names them, and are its alone.
+-- Result how many lists were removed. Their keys have the slot of the hash that names them, and are
+--        its alone.
 local held = {}
 for i = 3, #ARGV do held[ARGV[i]] = true end
 local found, removed = redis.call('HGETALL', KEYS[1]), 0

@@ -1,13 +1,23 @@
--- leases(due, tries, runs) -> book: the leases of a shared group as one call sees and changes them. A lease is of messages with consecutive ids, and its name
--- is the id of the first of them, so that what is leased together costs as much as one message. No message is in two leases, also not in those
--- that have ended or wait to be tried again: a message up to the newest leased id that is in no lease is settled.
--- due: name -> ms, above 0 the end of the lease, below 0 (negated) when its messages may be leased again.
--- tries: name -> try:token:first:count; without count it is 1, as it was when each message had a lease of its own.
+-- leases(due, tries, runs) -> book: the leases of a shared group as one call sees and changes them.
+-- A lease is of messages with consecutive ids, and its name is the id of the first of them, so that
+-- what is leased together costs as much as one message. No message is in two leases, also not in
+-- those that have ended or wait to be tried again: a message up to the newest leased id that is in
+-- no lease is settled.
+-- due: name -> ms, above 0 the end of the lease, below 0 (negated) when its messages may be leased
+-- again.
+-- tries: name -> try:token:first:count; without count it is 1, as it was when each message had a
+-- lease of its own.
 --        It also has the notes of group_settle.lua, by<number>.
--- runs: name -> name, of the leases of more than one message; so the one that a message is in is found.
--- A lease here: id, last (of its messages), try, token, first, score (as in due) once it is known or new, and after: the part that was cut off after it.
--- Numbers are given to Redis as they are: it writes a whole number of up to 53 bits with all its digits.
--- The fields newest, wide and next of a group as numbers newest and wide. wide: how many messages are in leases, beyond one for each lease. next: the name of newest when each message had a lease of its own; programs of that time, which know no others, find no group any more, and leave no runs.
+-- runs: name -> name, of the leases of more than one message; so the one that a message is in is
+-- found.
+-- A lease here: id, last (of its messages), try, token, first, score (as in due) once it is known
+-- or new, and after: the part that was cut off after it.
+-- Numbers are given to Redis as they are: it writes a whole number of up to 53 bits with all its
+-- digits.
+-- The fields newest, wide and next of a group as numbers newest and wide. wide: how many messages
+-- are in leases, beyond one for each lease. next: the name of newest when each message had a lease
+-- of its own; programs of that time, which know no others, find no group any more, and leave no
+-- runs.
 local function counted(group, runs, newest, wide, before)
   if not before then return tonumber(newest), tonumber(wide or nil) or 0 end
   redis.call('HSET', group, 'newest', before, 'wide', 0)
@@ -26,9 +36,11 @@ local function leases(due, tries, runs)
       for i, record in ipairs(records) do
         local id = tonumber(names[from + i - 1])
         if known[id] == nil then
-          local try, token, first, count = string.match(record or '', '^(%d+):([^:]*):(%d+):?(%d*)$')
+          local try, token, first, count = string.match(record or '',
+              '^(%d+):([^:]*):(%d+):?(%d*)$')
           local more = try and (tonumber(count) or 1) - 1
-          known[id] = try and {id = id, last = id + more, more = more, try = tonumber(try), token = token, first = first} or false
+          known[id] = try and {id = id, last = id + more, more = more, try = tonumber(try),
+              token = token, first = first} or false
           stored[id] = known[id]
         end
       end
@@ -59,7 +71,8 @@ local function leases(due, tries, runs)
     return found
   end
 
-  -- Whether a lease begins with this message. The next ones are asked for along with it, up to upto, the more of them the more often this is called.
+  -- Whether a lease begins with this message. The next ones are asked for along with it, up to
+  -- upto, the more of them the more often this is called.
   local ahead = 0
   function book.begins(id, upto)
     if known[id] == nil then
@@ -103,7 +116,8 @@ local function leases(due, tries, runs)
   function book.cut(lease, first, last)
     if first == lease.id and last == lease.last then return book.put(lease) end
     local function part(from, upto)
-      local piece = {id = from, last = upto, more = upto - from, try = lease.try, token = lease.token, first = lease.first, score = book.score(lease)}
+      local piece = {id = from, last = upto, more = upto - from, try = lease.try,
+          token = lease.token, first = lease.first, score = book.score(lease)}
       piece.after, lease.after = lease.after, piece
       return book.put(piece)
     end
@@ -116,25 +130,33 @@ local function leases(due, tries, runs)
     return piece
   end
 
-  -- How many messages are in flight at ms (text). Where they are `least` or fewer, or `most` or more: a number that is so, too, since others cost more.
+  -- How many messages are in flight at ms (text). Where they are `least` or fewer, or `most` or
+  -- more: a number that is so, too, since others cost more.
   function book.in_flight(ms, wide, least, most)
     local count = redis.call('ZCOUNT', due, '(' .. ms, '+inf')
     if count + wide <= least or count >= most or wide == 0 or count == 0 then return count end
     local function beyond(names, ends_after) -- one message for each lease
       local found = 0
       for _, lease in ipairs(book.named(names)) do
-        if not ends_after or book.score(lease) > ends_after then found = found + lease.last - lease.id end
+        if not ends_after or book.score(lease) > ends_after then
+          found = found + lease.last - lease.id
+        end
       end
       return found
     end
     -- Read are those in flight, all others, or those of more than one message, whatever is fewest.
     local others = redis.call('ZCARD', due) - count
-    if redis.call('ZCARD', runs) < math.min(count, others) then return count + beyond(redis.call('ZRANGE', runs, 0, -1), tonumber(ms)) end
-    if others < count then return count + wide - beyond(redis.call('ZRANGEBYSCORE', due, '-inf', ms)) end
+    if redis.call('ZCARD', runs) < math.min(count, others) then
+      return count + beyond(redis.call('ZRANGE', runs, 0, -1), tonumber(ms))
+    end
+    if others < count then
+      return count + wide - beyond(redis.call('ZRANGEBYSCORE', due, '-inf', ms))
+    end
     return count + beyond(redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf'))
   end
 
-  -- Stores what has changed, but for what is to go: how many leases that are, and by how much `wide` grows. Nothing else is asked for behind it.
+  -- Stores what has changed, but for what is to go: how many leases that are, and by how much
+  -- `wide` grows. Nothing else is asked for behind it.
   local gone, single = {}, {}
   function book.save()
     local scores, records, multiple, wider = {}, {}, {}, 0
@@ -144,7 +166,8 @@ local function leases(due, tries, runs)
       wider = wider + more - before
       if lease then
         if lease.score then scores[#scores + 1], scores[#scores + 2] = lease.score, id end
-        records[#records + 1], records[#records + 2] = id, lease.try .. ':' .. lease.token .. ':' .. lease.first .. (more > 0 and ':' .. more + 1 or '')
+        records[#records + 1], records[#records + 2] = id, lease.try .. ':' .. lease.token .. ':'
+            .. lease.first .. (more > 0 and ':' .. more + 1 or '')
       elseif old then
         gone[#gone + 1] = id
       end
@@ -160,7 +183,8 @@ local function leases(due, tries, runs)
     return #gone, wider
   end
 
-  -- Lets go what is to go. While a slot moves, a script that uses a key again that it has emptied fails half way: so what may empty a key comes last.
+  -- Lets go what is to go. While a slot moves, a script that uses a key again that it has emptied
+  -- fails half way: so what may empty a key comes last.
   function book.close()
     if #gone > 0 then
       redis.call('ZREM', due, unpack(gone))

@@ -1,5 +1,7 @@
--- behind(record, id, most) -> the number of items of a pair list up to and including the message with this id (text); nil when it is not there.
--- Ids need not rise in a record: what others give back may be older than what was taken before. Then it is looked for among the last `most` messages.
+-- behind(record, id, most) -> the number of items of a pair list up to and including the message
+-- with this id (text); nil when it is not there.
+-- Ids need not rise in a record: what others give back may be older than what was taken before.
+-- Then it is looked for among the last `most` messages.
 -- @include find
 local function behind(record, id, most)
   if id == '0' then return nil end

@@ -1,8 +1,11 @@
--- find(messages, id) -> index, exact: the position (0-based, in messages) of the last message whose id is <= id; -1 when there is none.
--- exact says whether that message has the id itself. It takes one or two LINDEX when ids have no hole, else a binary search. They count from the end that is
--- nearer: Redis before 7.0 walks from the head else.
+-- find(messages, id) -> index, exact: the position (0-based, in messages) of the last message whose
+-- id is <= id; -1 when there is none.
+-- exact says whether that message has the id itself. It takes one or two LINDEX when ids have no
+-- hole, else a binary search. They count from the end that is nearer: Redis before 7.0 walks from
+-- the head else.
 local function id_at(messages, index, count)
-  return tonumber(redis.call('LINDEX', messages, 2 * (2 * index > count and index - count or index)))
+  return tonumber(redis.call('LINDEX', messages,
+      2 * (2 * index > count and index - count or index)))
 end
 local function find(messages, id)
   local count = redis.call('LLEN', messages) / 2

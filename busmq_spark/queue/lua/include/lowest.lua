@@ -1,4 +1,5 @@
--- lowest(acks, low): the least of low and of what the subscriptions of a queue have acked. A field that begins with a colon is no subscription.
+-- lowest(acks, low): the least of low and of what the subscriptions of a queue have acked. A field
+-- that begins with a colon is no subscription.
 local function lowest(acks, low)
   local all = redis.call('HGETALL', acks)
   for i = 1, #all, 2 do

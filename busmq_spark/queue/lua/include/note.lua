@@ -1,5 +1,6 @@
--- note(metadata, messages, times, noted, last, ttl_s): notes that the newest id is last, where the clock does not know it yet: for messages of peers,
--- which note nothing. noted: the field `clock`. Result what the field holds now.
+-- note(metadata, messages, times, noted, last, ttl_s): notes that the newest id is last, where the
+-- clock does not know it yet: for messages of peers, which note nothing. noted: the field `clock`.
+-- Result what the field holds now.
 -- @include clock
 local function note(metadata, messages, times, noted, last, ttl_s, retain)
   local id = tonumber(string.match(noted or '', ':(%d+)$'))

@@ -1,6 +1,8 @@
--- stored(messages, id, head) -> the value of the message with the id, and its position; nil when it is not stored. head is the oldest stored id.
--- Ids have no holes but for accidents, so that its place is known. Two LINDEX take Redis less than half the time of a LRANGE, but walk there twice; and
--- Redis before 7.0 walks from the head to what a place counted from the head is at.
+-- stored(messages, id, head) -> the value of the message with the id, and its position; nil when it
+-- is not stored. head is the oldest stored id.
+-- Ids have no holes but for accidents, so that its place is known. Two LINDEX take Redis less than
+-- half the time of a LRANGE, but walk there twice; and Redis before 7.0 walks from the head to what
+-- a place counted from the head is at.
 -- @include find
 local function stored(messages, id, head)
   if id < head then return nil end
