@@ -44,6 +44,7 @@ from busmq_spark.bus.base_persisted_object import (
     PersistedDict,
 )
 from busmq_spark.bus.channel import Channel
+from busmq_spark.bus.context import bus_not_open_error
 from busmq_spark.bus.deferred_federation import (
     FederationLinks,
     MirrorHandle,
@@ -603,7 +604,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
             task = self._group.create_task(work, name=f"busmq: {what}")
         except RuntimeError:  # something has failed, and the scope is about to end
             work.close()
-            raise _not_open_error() from None
+            raise bus_not_open_error() from None
         self._tasks.add(task)
         task.add_done_callback(self._on_task_end)
         return task
@@ -612,7 +613,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
     def servers(self) -> RedisServerLinks:
         """The servers. Raises StateError outside of ``async with``, and for a bus without Redis."""
         if self._servers is None:
-            raise _not_open_error() if self.has_redis else _no_redis()
+            raise bus_not_open_error() if self.has_redis else _no_redis()
         if asyncio._get_running_loop() is not self._loop and self._pid != os.getpid():
             raise forked_error("the bus")
         return self._servers
@@ -624,7 +625,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         thread.
         """
         if self._group is None:
-            raise _not_open_error()
+            raise bus_not_open_error()
         if asyncio._get_running_loop() is not self._loop:
             raise (
                 forked_error("the bus") if self._pid != os.getpid() else other_loop_error("the bus")
@@ -726,13 +727,4 @@ def _no_redis() -> StateError:
         what="an object of this bus as it is",
         state="a bus without Redis, for federation only",
         remedy=remedy,
-    )
-
-
-def _not_open_error() -> StateError:
-    return StateError(
-        event="use",
-        what="the bus",
-        state="not open",
-        remedy="Use it inside 'async with Bus(...) as bus:'",
     )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from busmq_spark.bus.keepalive import TtlKeepAlive
 from busmq_spark.bus.redis_server_links import RedisServerLinks
+from busmq_spark.errors import StateError
 from busmq_spark.options import BusOptions
 
 
@@ -46,3 +47,13 @@ class BusContext(Protocol):
 
     def release_lease(self, queue: str, consumer: object) -> None:
         """Let another consumer of this bus use the lease on a queue."""
+
+
+def bus_not_open_error() -> StateError:
+    """Return the error of a call, or of a push under way, whose bus is not open (any more)."""
+    return StateError(
+        event="use",
+        what="the bus",
+        state="not open",
+        remedy="Use it inside 'async with Bus(...) as bus:'",
+    )

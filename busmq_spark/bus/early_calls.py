@@ -71,8 +71,11 @@ class EarlyCalls:
 
     def fail(self, error: BaseException | None) -> None:
         """Fail the calls, unless another opening goes on. An ``error`` of None means that the
-        opening was never begun.
+        opening was never begun. The calls of an opening that is cancelled find the object not open:
+        their own tasks are not cancelled.
         """
+        if isinstance(error, asyncio.CancelledError):
+            error = None
         while self._calls and not self.opening:
             _, future, event = self._calls.popleft()
             _fail(future, self._not_open(event) if error is None else error)
@@ -154,9 +157,7 @@ def _hand_on(inner: asyncio.Future[T], outer: asyncio.Future[T]) -> None:
 
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if isinstance(error, asyncio.CancelledError):
-        future.cancel()
-    elif not future.done():
+    if not future.done():
         future.set_exception(error)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from busmq_spark import Bus
+from busmq_spark.bus.queue.queue import Queue
+from busmq_spark.bus.topics.topic import Topic
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost, StateError, Unauthorized
 from busmq_spark.options import BusOptions
+from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.redis_io.conftest import absent
 
@@ -75,6 +79,36 @@ async def test_what_ends_it_is_raised_where_it_is_closed_and_cancels_nobody(
         await bus.aclose()
     with pytest.raises(StateError, match="not open"):
         await bus.queue("q").count()
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["closed", "dead"])
+async def test_a_push_under_way_fails_with_the_bus_and_cancels_nobody(
+    fresh: Fresh, dies: bool
+) -> None:
+    async def fail() -> None:
+        raise Unauthorized(url="redis://h", reason="NOPERM")
+
+    with EmbeddedRedis() as server:
+        bus = await Bus(server.url).start()
+        queue, topic = bus.queue(fresh()), bus.topic(fresh(), 2)
+        await queue.attach()
+        await topic.attach()
+        await asyncio.to_thread(server.kill)
+        await until(lambda: not bus.online)
+        other = bus.topic(fresh(), 2)
+
+        async def push(what: Queue | Topic) -> None:
+            await what.push("x")
+
+        pushes = [asyncio.create_task(push(what)) for what in (queue, topic, other)]
+        await asyncio.sleep(0)
+        if dies:
+            with pytest.raises(Unauthorized):
+                await bus.spawn(fail(), "failing")
+        with suppress(Unauthorized):
+            await bus.aclose()
+        outcomes = await asyncio.gather(*pushes, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [StateError] * 3
 
 
 @pytest.mark.parametrize("make", [Bus, Bus.sync])

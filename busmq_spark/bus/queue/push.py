@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+from busmq_spark.bus.context import bus_not_open_error
 from busmq_spark.errors import BusError, QueueFull
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 
@@ -58,14 +59,12 @@ class PendingPush(Generic[V]):
             self.future.set_result(self.ids)
 
     def fail(self, error: BusError | None) -> None:
-        """Nothing more of it is sent; an ``error`` of None cancels it."""
+        """Nothing more of it is sent; an ``error`` of None means that the bus is not open any more:
+        a cancelled future would look as if the task that awaits it was cancelled.
+        """
         self.sent = len(self.values)
-        if self.future.done():
-            return
-        if error is None:
-            self.future.cancel()
-        else:
-            self.future.set_exception(error)
+        if not self.future.done():
+            self.future.set_exception(error or bus_not_open_error())
 
 
 class PushTarget(Protocol):

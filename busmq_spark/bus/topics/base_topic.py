@@ -19,6 +19,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.arguments import check_items, check_whole, show
+from busmq_spark.bus.context import bus_not_open_error
 from busmq_spark.bus.handle import Handle
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.wait_at_most import wait_at_most
@@ -494,9 +495,6 @@ def spawn_for_result(bus: BusContext, work: Coroutine[Any, Any, T], what: str) -
     async def run() -> None:
         try:
             found = await work
-        except asyncio.CancelledError:
-            future.cancel()
-            raise
         except Exception as error:  # noqa: BLE001  # the caller gets it
             if not future.done():
                 future.set_exception(error)
@@ -504,7 +502,12 @@ def spawn_for_result(bus: BusContext, work: Coroutine[Any, Any, T], what: str) -
             if not future.done():
                 future.set_result(found)
 
-    bus.spawn(run(), what)
+    def on_end(task: asyncio.Task[None]) -> None:
+        """Fail where the bus has cancelled the task, begun or not: no task of the caller is."""
+        if task.cancelled() and not future.done():
+            future.set_exception(bus_not_open_error())
+
+    bus.spawn(run(), what).add_done_callback(on_end)
     return future
 
 
