@@ -48,9 +48,9 @@ class TlsError(BusError):
 
     code = "BUSMQ_TLS"
     template = (
-        "no TLS with Redis at {url}: {reason}. Check redis.tls.ca (whom to trust),"
-        " redis.tls.certificate (who we are), that the certificate names the host of the URL, and"
-        " that this port speaks TLS"
+        "no TLS with {url}: {reason}. Check the authorities to trust (tls.ca), the certificate of"
+        " this client (tls.certificate), that the server's certificate names the host of the URL,"
+        " and that this port speaks TLS"
     )
 
 

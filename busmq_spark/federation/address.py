@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from websockets.exceptions import InvalidURI
 from websockets.uri import WebSocketURI, parse_uri
 
-from busmq_spark.errors import ConfigError
+from busmq_spark.errors import BusError, ConfigError, FederationLost, TlsError
 from busmq_spark.option_parsing import check_secret
 from busmq_spark.parsers import can_be_in_header, check_web_socket_url
 from busmq_spark.redis_io.retry import PATIENCE_S
@@ -72,6 +72,32 @@ class FederationAddress:
                 reason=f"a file of federation.tls.* cannot be used: {error}"
             ) from None
         return context
+
+
+def dial_error(url: str, error: Exception) -> BusError:
+    """Return the error of a connection that could not be made.
+
+    It is a TlsError where TLS found a fault that waiting does not mend. A peer that goes away
+    during its handshake is lost.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsError(url=url, reason=error.verify_message.rstrip("."))
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    # asyncio raises one without arguments for the same.
+    if ended or (url.startswith("wss:") and isinstance(error, OSError) and not error.args):
+        reason = "it closed the connection in the TLS handshake, as a port without TLS does"
+        return FederationLost(url=url, reason=reason)
+    if isinstance(error, ssl.SSLError):
+        return TlsError(url=url, reason=(error.reason or str(error)).replace("_", " ").lower())
+    reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+    return FederationLost(url=url, reason=reason or type(error).__name__)
+
+
+def no_answer_error(url: str, error: Exception | None) -> FederationLost:
+    """Return the error of a server whose answer to the handshake is not HTTP."""
+    return FederationLost(
+        url=url, reason=f"no HTTP answer to the handshake ({type(error).__name__})"
+    )
 
 
 def authorization_header(secret: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from contextlib import suppress
@@ -12,7 +13,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.errors import FederationLost
+from busmq_spark.errors import FederationLost, TlsError
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.client.federation_clients import FederationClients
 from busmq_spark.federation.client.target import make_federation_target
@@ -180,7 +183,38 @@ async def test_tls_trusts_the_authority_that_it_is_given(
             federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)
         ) as bus:
             [pool] = cast("FederationClients", bus._federation_links())._pools.values()
-            await until(lambda: "certificate" in str(pool.last_error))
-            monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.3)
-            with pytest.raises(FederationLost, match="certificate"):
+            with pytest.raises(TlsError, match="certificate"):
                 await bus.federate(bus.queue(fresh())).attach()
+            assert isinstance(pool.last_error, TlsError)
+
+
+FAULTS = {
+    "an authority that is not trusted": ("wss", "theirs", "localhost", TlsError),
+    "another host": ("wss", "ours", "127.0.0.1", TlsError),
+    "no TLS at the port": ("wss", "plain", "localhost", FederationLost),
+    "TLS at the port of a plain URL": ("ws", "ours", "localhost", FederationLost),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_both_clients_say_the_same_of_a_handshake_that_fails(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    scheme, trusted, host, kind = FAULTS[fault]
+    monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.3)
+    ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
+    tls = None if trusted == "plain" else ours.server_context("localhost")
+    async with (
+        Bus(redis_url) as home,
+        FederationServer(home, Keyring.single(SECRET), tls=tls) as server,
+    ):
+        url = f"{scheme}://{host}:{server.port}/bus"
+        ca = str(theirs.file if trusted == "theirs" else ours.file)
+        address = FederationAddress(url, SECRET, tls_ca=ca if scheme == "wss" else None)
+        with pytest.raises(kind) as bulk:
+            await asyncio.to_thread(BulkWebSocket, address)
+        settings: dict[str, Any] = {"federate_tls_ca": ca} if scheme == "wss" else {}
+        async with Bus(federate=url, federate_secret=SECRET, **settings) as bus:
+            with pytest.raises(kind) as npm:
+                await bus.federate(bus.queue("q")).attach()
+        assert str(npm.value) == str(bulk.value)

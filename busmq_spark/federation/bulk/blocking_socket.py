@@ -22,11 +22,13 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
-from busmq_spark.errors import FederationLost, FederationRefused, TlsError, WireError
+from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import (
     CONNECT_TIMEOUT_S,
     FederationAddress,
     authorization_header,
+    dial_error,
+    no_answer_error,
 )
 from busmq_spark.federation.bulk.frames import make_wire_error
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, WIRE_LOG
@@ -62,10 +64,10 @@ class BulkWebSocket:
         uri = address.parse_url()
         try:
             self._socket = _dial(uri, address)
-        except FederationLost:
+        except BusError:
             raise
         except OSError as error:
-            raise self._lost_error(error.strerror or str(error) or type(error).__name__) from error
+            raise dial_error(self.url, error) from None
         try:
             self._handshake(uri, address.secret)
         except BaseException:
@@ -166,7 +168,7 @@ class BulkWebSocket:
         except FederationLost:
             raise
         except OSError as error:
-            raise self._lost_error(str(error) or type(error).__name__) from error
+            raise dial_error(self.url, error) from None
         self._check_handshake_response(protocol, response)
         self._socket.settimeout(PING_AFTER_SILENCE_S)
 
@@ -174,9 +176,7 @@ class BulkWebSocket:
         self, protocol: ClientProtocol, response: Response | None
     ) -> None:
         if response is None:
-            raise self._lost_error(
-                f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})"
-            )
+            raise no_answer_error(self.url, protocol.handshake_exc)
         status = response.status_code
         if status != 101:
             raise handshake_error(self.url, status, location=response.headers.get("Location", ""))
@@ -285,11 +285,6 @@ def _dial(uri: WebSocketURI, address: FederationAddress) -> Any:
         return made
     try:
         return context.wrap_socket(made, server_hostname=uri.host)
-    except ssl.SSLCertVerificationError as error:
-        made.close()
-        raise TlsError(
-            url=address.url, reason=f"{error.verify_message} (federation.tls.*)"
-        ) from None
     except BaseException:
         made.close()
         raise

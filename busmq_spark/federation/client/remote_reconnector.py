@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.errors import BusError, FederationLost, FederationRefused
+from busmq_spark.errors import BusError, FederationLost, FederationRefused, TlsError
 from busmq_spark.federation.client import socket
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
@@ -84,7 +84,7 @@ class RemoteReconnector:
         self._coming: asyncio.Future[RemoteObjectConnection] | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting = 0
-        self._failed: FederationLost | None = None
+        self._failed: FederationLost | TlsError | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @property
@@ -208,6 +208,10 @@ class RemoteReconnector:
                     self._failed = error
                 except FederationRefused:
                     raise
+                except TlsError as error:
+                    if not back:
+                        raise
+                    self._failed = error
                 except BusError as error:
                     if not back:
                         raise

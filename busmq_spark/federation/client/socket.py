@@ -34,7 +34,8 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
+from busmq_spark.errors import BusError, FederationLost, FederationRefused, TlsError, WireError
+from busmq_spark.federation.address import dial_error, no_answer_error
 from busmq_spark.federation.client.flow_control import (
     LARGE_WRITE_BYTES,
     SLOWEST_LINK_BYTES_PER_S,
@@ -143,7 +144,7 @@ class ReconnectingWebSocket:
                 self.why = error
                 self._changed()
                 return
-            except FederationLost as error:
+            except (FederationLost, TlsError) as error:  # a certificate may be renewed
                 log.debug("federation: not connected: %s", error)
                 self.why = error
                 self._changed()
@@ -233,8 +234,10 @@ class ReconnectingWebSocket:
             raise self._lost_error(
                 f"no handshake within {within:g} s; npm servers are silent when the path is wrong"
             ) from None
-        except (OSError, InvalidHandshake, EOFError) as error:
-            raise self._lost_error(str(error) or type(error).__name__) from None
+        except (InvalidHandshake, EOFError) as error:
+            raise no_answer_error(self.target.url, error) from None
+        except OSError as error:
+            raise dial_error(self.target.url, error) from None
 
     async def _receive_packets(self, socket: ByteCountingWebSocket) -> None:
         self._socket, self._silent = socket, ""

@@ -8,13 +8,19 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.errors import BusError, FederationRefused
+from busmq_spark.errors import BusError, FederationRefused, TlsError
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.client.socket import ReconnectingWebSocket
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.target import FederationTarget
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
+
+
+FINAL_FOR_CALLS = (FederationRefused, TlsError)
+"""The errors of a socket that a caller gets at once. After a TlsError the pool dials on: the
+certificate may be renewed.
+"""
 
 
 class WebSocketPool:
@@ -63,7 +69,7 @@ class WebSocketPool:
     def last_error(self) -> BusError:
         """Why there is no remote object, as far as is known."""
         return next(
-            (socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)),
+            (socket.why for socket in self.sockets if isinstance(socket.why, FINAL_FOR_CALLS)),
             self.sockets[0].why,
         )
 
@@ -86,10 +92,10 @@ class WebSocketPool:
         return remote
 
     async def wait_for_open_sockets(self) -> list[ReconnectingWebSocket]:
-        """The open sockets; waits for the first. Raises FederationRefused."""
+        """The open sockets; waits for the first. Raises FederationRefused, TlsError."""
         self.start()
         while not (found := [socket for socket in self.sockets if socket.is_open]):
-            if isinstance(why := self.last_error, FederationRefused):
+            if isinstance(why := self.last_error, FINAL_FOR_CALLS):
                 raise why
             self._change.clear()
             await self._change.wait()
