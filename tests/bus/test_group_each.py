@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.errors import ConfigError, Rejected
+from busmq_spark.errors import ConfigError, QueueFull, Rejected
 from busmq_spark.groups.shared_group import LeasedMessage
 from tests.bus.test_foreign_handlers import FAILURES
 from tests.bus.tools import UNTIL_S
@@ -140,6 +140,9 @@ def test_bad_arguments_are_refused_and_a_stop_ends_it(redis_url: str, fresh: Fre
             {"handler": "x"},
             {"handler": print, "at_once": 0},
             {"handler": print, "at_once": 1.5},
+            {"handler": print, "most": 0},
+            {"handler": print, "delay_s": -1},
+            {"handler": print, "delay_s": "1"},
         ):
             with pytest.raises(ConfigError):
                 group.each(**bad)
@@ -169,3 +172,27 @@ async def test_a_handler_that_fails_in_any_way_uses_up_the_tries_of_its_message(
             assert (await asyncio.wait_for(anext(dead.consume()), UNTIL_S)).json()["error"]
         assert not handling.done()
         handling.cancel()
+
+
+async def test_an_error_of_settling_ends_it_although_no_further_message_comes(
+    redis_url: str, fresh: Fresh
+) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        group = queue.group("g", shared=True)
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: LeasedMessage) -> None:
+            begun.set()
+            await go.wait()
+            raise Rejected("no room for letters")
+
+        async with group:
+            dead = bus.queue(group.dead)
+            await dead.attach(maxsize=1)
+            await dead.push("full")
+            await queue.push("a")
+            handling = asyncio.ensure_future(group.each(handle))
+            await begun.wait()
+            go.set()
+            with pytest.raises(QueueFull):
+                await asyncio.wait_for(handling, UNTIL_S)

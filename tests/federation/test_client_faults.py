@@ -14,6 +14,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import FederationLost
+from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.federation_clients import FederationClients
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
@@ -21,6 +22,7 @@ from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import Far, far, quick
 from tests.federation.tools import SECRET
+from tests.support import lasting_port
 
 CUTS = 25
 SEED = 20_261_121
@@ -167,3 +169,23 @@ async def test_each_dial_gives_a_handshake_that_does_not_end_more_time(
         float(text.partition("no handshake within ")[2].partition(" s")[0]) for text in said[:4]
     ]
     assert given == [0.0625, 0.125, 0.25, 0.25]
+
+
+async def test_calls_that_are_given_up_leave_one_opening_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.01)
+    url = f"ws://127.0.0.1:{lasting_port()}/bus"
+    async with Bus(federate=url, federate_secret=SECRET) as bus:
+        queue = bus.federate(bus.queue("q"))
+        for _ in range(4):  # each call begins in the step in which the one before is given up
+            with pytest.raises(FederationLost):
+                await queue.count()
+        call = asyncio.ensure_future(queue.count())
+        await asyncio.wait([call], timeout=0)
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        assert (
+            len([name for name in names if "opening a remote object for RemoteQueue" in name]) <= 1
+        )
+        with pytest.raises(FederationLost):
+            await call

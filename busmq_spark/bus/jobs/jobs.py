@@ -20,7 +20,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self, Unpack, overload
+from typing import Self, Unpack, overload
 
 from busmq_spark.arguments import check_flag, check_items, check_words
 from busmq_spark.bus.handle import Handle
@@ -44,9 +44,6 @@ from busmq_spark.option_parsing import from_call
 from busmq_spark.queue.keys import client_channel, jobs_channel
 from busmq_spark.reading.reader_subscriptions import check_name
 from busmq_spark.redis_io.queue_location import new_token
-
-if TYPE_CHECKING:
-    pass
 
 FINAL_OUTCOME_READ_TIMEOUT_S = 1.0
 

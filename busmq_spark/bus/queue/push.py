@@ -160,9 +160,8 @@ class PushBatcher:
         try:
             if answer is None or isinstance(answer, Exception) or answer[1] < 0:
                 answer = await self._queue.push_call(self._values)
-            first, count = answer
-            missing = len(self._values) - count
-            self._on_stored(first, count, await self._queue.maxsize() if missing else 0)
+            if refused := self._on_stored(*answer):
+                await self._fail_for_room(refused)
         except BusError as error:
             self._fail_chunk(error)
         except asyncio.CancelledError:
@@ -170,10 +169,12 @@ class PushBatcher:
             raise
         self._send_next_chunk()
 
-    def _on_stored(self, first: int, count: int, maxsize: int = 0) -> None:
-        """The first ``count`` values of the chunk have ids from ``first`` on; the others had no
-        room below ``maxsize``.
+    def _on_stored(self, first: int, count: int) -> list[PendingPush[bytes]]:
+        """Note that the first ``count`` values of the chunk have ids from ``first`` on.
+
+        Returns the pushes whose other values had no room.
         """
+        refused = []
         self._queue.pushed += count
         if log.isEnabledFor(logging.DEBUG):
             words = "queue %r: pushed %d messages, ids %d to %d"
@@ -184,8 +185,17 @@ class PushBatcher:
                 push.on_stored(first, fitting)
             first, count = first + fitting, count - fitting
             if fitting < size:
-                left = len(push.values) - len(push.ids)
-                push.fail(QueueFull(queue=self._queue.name, maxsize=maxsize, left=left, waited=""))
+                refused.append(push)
+        return refused
+
+    async def _fail_for_room(self, refused: Sequence[PendingPush[bytes]]) -> None:
+        try:
+            maxsize = await self._queue.maxsize()
+        except BusError:  # that there was no room is certain, also where the link is lost now
+            maxsize = 0
+        for push in refused:
+            left = len(push.values) - len(push.ids)
+            push.fail(QueueFull(queue=self._queue.name, maxsize=maxsize, left=left, waited=""))
 
     def _fail_chunk(self, error: BusError) -> None:
         for push, _ in self._chunk:
@@ -194,6 +204,7 @@ class PushBatcher:
     def _cancel_pushes(self) -> None:
         for push in (*(push for push, _ in self._chunk), *self._pending):
             push.fail(None)
+        self._pending.clear()
         self._send_next_chunk()
 
     def _fill_next_chunk(self) -> None:

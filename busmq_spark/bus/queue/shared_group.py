@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -630,23 +631,39 @@ class MessageHandling:
                 reason=f"at_once is {at_once!r}; expected a whole number from 1 to 1000"
             )
         self._group, self._handler, self._at_once, self._delay_s = group, handler, at_once, delay_s
+        if not isinstance(delay_s, int | float) or not 0 <= delay_s < math.inf:  # type: ignore[redundant-expr]
+            raise ConfigError(reason=f"delay_s is {delay_s!r}; expected seconds, at least 0")
         self._running: dict[asyncio.Task[None], LeasedMessage] = {}
+        self._room = asyncio.Event()
         self._runner: asyncio.Task[Any] | None = None
+        self._failed: BaseException | None = None
+        """The error of settling a message, which ends the call."""
         self._over = False
 
     async def run(self, most: int | None) -> int:
-        """Handle messages until the group stops, or until there were ``most``. Returns how many."""
+        """Handle messages until the group stops, or until there were ``most``. Returns how many.
+
+        Raises what settling a message raised.
+        """
+        if most is not None and (type(most) is not int or most < 1):
+            raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1")
         handled, self._runner = 0, asyncio.current_task()
         extending = asyncio.create_task(self._extend_leases())
         try:
             async for batch in self._group.batches(most=1):
                 for message in batch:
-                    self._running[asyncio.create_task(self._handle(message))] = message
+                    task = asyncio.create_task(self._handle(message))
+                    self._running[task] = message
+                    task.add_done_callback(self._on_done)
                     handled += 1
                 if handled == most:
                     break
                 await self._wait_for_room(self._at_once - 1)
             await self._wait_for_room(0)
+        except asyncio.CancelledError:
+            if self._failed is None or self._runner is None or self._runner.uncancel():
+                raise
+            raise self._failed from None
         finally:
             self._over = True
             for task in (extending, *self._running):
@@ -654,12 +671,19 @@ class MessageHandling:
         return handled
 
     async def _wait_for_room(self, running: int) -> None:
-        """Wait until at most so many handlers run. Raises what settling a message raised."""
-        while len(self._running) > running or any(task.done() for task in self._running):
-            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                del self._running[task]
-                task.result()
+        """Wait until at most so many handlers run."""
+        while len(self._running) > running:
+            self._room.clear()
+            await self._room.wait()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._room.set()
+        if task.cancelled() or (error := task.exception()) is None or self._over:
+            return
+        if self._failed is None and self._runner is not None:
+            self._failed = error
+            self._runner.cancel()  # it may wait for a message that never comes
 
     async def _handle(self, message: LeasedMessage) -> None:
         try:

@@ -172,12 +172,11 @@ class RemoteReconnector:
         )
 
     def _close_if_unused(self) -> None:
-        if (
-            not self.keep_open
-            and not self._waiting
-            and self.remote is not None
-            and not self.remote.is_awaiting_reply
-        ):
+        if self.keep_open or self.remote is None:
+            return
+        if self._waiting or self.remote.is_awaiting_reply:
+            self._restart_idle_timer()
+        else:
             self.close()
 
     # -- inside ------------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ class RemoteReconnector:
                     self._owner.on_remote_failed(error)
                 await asyncio.sleep(pauses.next_s())
         except BusError as error:
-            self._coming = None
+            self._forget_opening(coming)
             coming.set_exception(error)
             coming.exception()  # retrieved: there may be no waiting caller
             if back:
@@ -226,7 +225,7 @@ class RemoteReconnector:
                 self._owner.on_remote_failed(error)
             return
         except asyncio.CancelledError:
-            self._coming = None
+            self._forget_opening(coming)
             coming.set_exception(FederationLost(url=self.url, reason="the bus was closed"))
             coming.exception()
             raise
@@ -234,6 +233,10 @@ class RemoteReconnector:
         coming.set_result(remote)
         if back:
             self._owner.on_remote_restored()
+
+    def _forget_opening(self, coming: asyncio.Future[RemoteObjectConnection]) -> None:
+        if self._coming is coming:  # one that was called off may end after the next began
+            self._coming = None
 
     async def _create_remote(self) -> RemoteObjectConnection:
         remote = await self._pool.create_remote(self._creation, self._on_remote_lost)

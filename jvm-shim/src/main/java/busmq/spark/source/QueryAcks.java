@@ -23,10 +23,13 @@ final class QueryAcks implements AutoCloseable {
     private final ReadOptions options;
     private final StreamQueueAcquirer streamQueues;
     private final Map<String, Position> ackedPositions = new HashMap<>();
-    private final Map<String, AckResult> refusals = new ConcurrentHashMap<>();
+    private final Map<String, Refusal> refusals = new ConcurrentHashMap<>();
     private final Set<String> failedQueues = ConcurrentHashMap.newKeySet();
     private ExecutorService executor;
     private boolean closed;
+
+    /** The position that was refused, which a later ack may have replaced meanwhile. */
+    private record Refusal(Position position, AckResult result) {}
 
     QueryAcks(ReadOptions options, StreamQueueAcquirer streamQueues) {
         this.options = options;
@@ -40,12 +43,17 @@ final class QueryAcks implements AutoCloseable {
     void ackNow(Map<String, Position> positions) {
         Map<String, Position> fresh = takeUnacked(positions);
         Map<String, Position> lowest = streamQueues.siblings.lowestPositions(fresh);
-        if (!lowest.isEmpty()) {
-            streamQueues
-                    .store
-                    .ack(lowest, options.subscription())
-                    .forEach((queue, result) -> handleRefusal(queue, lowest.get(queue), result));
+        if (lowest.isEmpty()) {
+            return;
         }
+        Map<String, AckResult> results;
+        try {
+            results = streamQueues.store.ack(lowest, options.subscription());
+        } catch (RuntimeException error) {
+            ackedPositions.keySet().removeAll(lowest.keySet());
+            throw error;
+        }
+        results.forEach((queue, result) -> handleRefusal(queue, lowest.get(queue), result));
     }
 
     /**
@@ -73,7 +81,9 @@ final class QueryAcks implements AutoCloseable {
         }
         executor.execute(() -> {
             try (ReadStore store = new ReadStore(options.redis())) {
-                refusals.putAll(store.ack(fresh, options.subscription()));
+                store.ack(fresh, options.subscription())
+                        .forEach((queue, result) ->
+                                refusals.put(queue, new Refusal(fresh.get(queue), result)));
             } catch (RuntimeException error) {
                 failedQueues.addAll(fresh.keySet());
                 LOG.warn("not acknowledged now, but with the next batch: {}", error.getMessage());
@@ -92,9 +102,10 @@ final class QueryAcks implements AutoCloseable {
 
     /** Throws the loss that an ack in the thread met. */
     void throwRefusal() {
-        refusals.keySet()
-                .forEach(queue ->
-                        handleRefusal(queue, ackedPositions.get(queue), refusals.remove(queue)));
+        refusals.keySet().forEach(queue -> {
+            Refusal refusal = refusals.remove(queue);
+            handleRefusal(queue, refusal.position(), refusal.result());
+        });
     }
 
     private Map<String, Position> takeUnacked(Map<String, Position> positions) {
