@@ -6,7 +6,14 @@ import pickle
 
 import pytest
 
-from busmq_spark.errors import BusError, FederationLost, LinkLost, QueueFull, RequestTimeout
+from busmq_spark.errors import (
+    BusError,
+    FederationLost,
+    LinkLost,
+    MirrorTimeout,
+    QueueFull,
+    RequestTimeout,
+)
 from busmq_spark.errors.jobs import JobTimeout, WorkTimeout
 from busmq_spark.errors.outbox import OutboxWaits
 from busmq_spark.errors.redis import WritesPaused
@@ -21,6 +28,7 @@ LATE = [
     JobTimeout(job="1", queue="q", missing="g", timeout_s=1, jobs=["1"]),
     WorkTimeout(what="job 1", group="g", queue="q", timeout_s=1),
     OutboxWaits(path="p", waiting=1, why=""),
+    MirrorTimeout(origin="redis://h", timeout_s=1),
 ]
 
 

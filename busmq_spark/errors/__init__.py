@@ -20,6 +20,7 @@
     ├── QueueBusy                     another query reads this queue (or subscription)
     ├── QueueIsMirror                 the queue is a mirror, to which nothing is pushed
     ├── MirrorStopped                 a queue is mirrored no further
+    ├── MirrorTimeout       retriable a mirror has not caught up in time
     ├── QueueDamaged                  a key of the queue has a value of another program
     ├── UnreadBacklog                 startingOffsets would delete unread messages
     ├── QueueFull           retriable the queue stayed at its ``maxsize`` until the deadline
@@ -93,6 +94,7 @@ from busmq_spark.errors.queue import (
     QueueBusy as QueueBusy,
     QueueIsMirror as QueueIsMirror,
     MirrorStopped as MirrorStopped,
+    MirrorTimeout as MirrorTimeout,
     QueueDamaged as QueueDamaged,
     UnreadBacklog as UnreadBacklog,
     QueueFull as QueueFull,

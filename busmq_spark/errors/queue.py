@@ -77,6 +77,17 @@ class MirrorStopped(BusError):
     template = "the mirror of queue {queue!r} has stopped: {reason}. {remedy}"
 
 
+class MirrorTimeout(BusError, TimeoutError):
+    """A mirror has not caught up in time. It goes on. It is a TimeoutError, too."""
+
+    code = "BUSMQ_MIRROR_TIMEOUT"
+    retriable = True
+    template = (
+        "the mirror of {origin} has not caught up within {timeout_s} s. It goes on; wait longer, or"
+        " see its status()"
+    )
+
+
 class QueueDamaged(BusError):
     """A key of the queue holds something that neither we nor npm busmq write."""
 

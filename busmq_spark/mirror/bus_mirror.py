@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.handle import Handle
-from busmq_spark.errors import BusError
+from busmq_spark.errors import BusError, MirrorTimeout, StateError
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
@@ -45,33 +45,47 @@ class BusMirror(Handle):
         self._bus = bus
         self._metrics = metrics
         self._runner: MirrorRunner | None = None
+        self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"BusMirror({self.settings.masked_origin!r})"
 
     async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+        return await self.start()
 
-    async def start(self) -> None:
-        """Begin. Raises what the first contact with the origin raises: LinkLost, FederationRefused,
-        Unauthorized …
+    async def start(self) -> Self:
+        """Begin, and return the mirror.
+
+        Raises:
+            StateError: It runs already.
+            BusError: The error of the first contact with the origin, such as LinkLost,
+                FederationRefused or Unauthorized.
         """
-        runner = MirrorRunner(self.settings, self._bus.options, self._metrics)
-        try:
-            await asyncio.to_thread(runner.start)
-        except BaseException:
-            await asyncio.to_thread(runner.stop)
-            raise
-        self._runner = runner
-        self._bus.adopt(self)
+        async with self._lock:
+            if self._runner is not None:
+                raise StateError(
+                    event="start",
+                    what=repr(self),
+                    state="started already",
+                    remedy="Make another with bus.mirror(…)",
+                )
+            runner = MirrorRunner(self.settings, self._bus.options, self._metrics)
+            try:
+                await asyncio.to_thread(runner.start)
+            except BaseException:
+                await asyncio.to_thread(runner.stop)
+                raise
+            self._runner = runner
+            self._bus.adopt(self)
+        return self
 
     async def detach(self) -> None:
         """End; the mirrors stay mirrors, and go on when they are mirrored again."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            self._bus.release(self)
-            await asyncio.to_thread(runner.stop)
+        async with self._lock:
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                self._bus.release(self)
+                await asyncio.to_thread(runner.stop)
 
     @property
     def error(self) -> BusError | None:
@@ -86,12 +100,22 @@ class BusMirror(Handle):
         """Wait until everything is copied that the origin had when this was called; queues that
         have stopped are not waited for.
 
-        Raises the error of the mirror, or TimeoutError.
+        Raises:
+            StateError: The mirror is not started.
+            MirrorTimeout: It has not caught up within ``timeout_s``. It goes on.
+            BusError: The error of the mirror, if there is one after ``timeout_s``.
         """
         until, runner = time.monotonic() + timeout_s, self._runner
-        look = runner.look_now() if runner else 0
+        if runner is None:
+            raise StateError(
+                event="wait for",
+                what=repr(self),
+                state="not started",
+                remedy="Use it inside 'async with', or call start()",
+            )
+        look = runner.look_now()
         goal: dict[str, int] | None = None
-        while runner is not None and time.monotonic() < until:
+        while time.monotonic() < until:
             found = runner.status()
             if goal is None and runner.looked >= look:
                 goal = {each.queue: each.last + each.behind for each in found}
@@ -102,6 +126,4 @@ class BusMirror(Handle):
             await asyncio.sleep(CAUGHT_UP_POLL_S)
         if self.error is not None:
             raise self.error
-        raise TimeoutError(
-            f"the mirror of {self.settings.masked_origin} has not caught up within {timeout_s:g} s"
-        )
+        raise MirrorTimeout(origin=self.settings.masked_origin, timeout_s=timeout_s)

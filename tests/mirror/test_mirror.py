@@ -14,7 +14,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
+from busmq_spark.errors import BusError, ConfigError, FederationRefused, LinkLost, StateError
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.bulk.client import FederationBulkClient
 from busmq_spark.mirror import runner as runners
@@ -340,7 +340,14 @@ async def test_bus_mirror_says_how_far_it_is_and_ends_with_its_scope(
             assert mirror.error is None
         assert mirror.status() == []
         left = bus.mirror(url(far), name)
-        await left.start()
+        with pytest.raises(StateError, match="not started"):
+            await left.caught_up()
+        assert await left.start() is left
+        with pytest.raises(StateError, match="started already"):
+            await left.start()
+        with pytest.raises(BusError) as late:
+            await left.caught_up(timeout_s=0)
+        assert isinstance(late.value, TimeoutError)
         with pytest.raises(LinkLost):
             await bus.mirror("redis://127.0.0.1:1", name).start()
     assert left.status() == [], "the bus ends it"
