@@ -221,6 +221,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
             await asyncio.wait([life, entered], return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             life.cancel()
+            await asyncio.wait([life])
             raise
         if not entered.done():
             await life  # raises what entering has raised
@@ -231,15 +232,25 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         """Leave a bus that was started: detach every object, end every task, close every
         connection.
 
-        A bus that is closed already, or was started by the parent process, is left alone.
+        A bus that is closed already, or was started by the parent process, is left alone. Several
+        calls at once wait for the same end.
 
         Raises:
             BusError: The error that has ended the bus, if there was one.
         """
-        life, self._life = self._life, None
+        life = self._life
         if self._pid in (0, os.getpid()) and life is not None:
-            life[1].set()
-            await life[0]
+            task, leave = life
+            leave.set()
+            try:
+                await asyncio.wait([task])
+            finally:  # a caller that is cancelled cuts it short
+                task.cancel()
+                await asyncio.wait([task])
+                if self._life is life:
+                    self._life = None
+            if not task.cancelled():
+                task.result()
         elif self._pid == os.getpid() and self._group is not None:
             raise StateError(
                 event="close",
