@@ -64,6 +64,24 @@ async def test_closing_what_was_never_opened_is_no_error(open_bus: OpenBus, fres
             await thing.aclose()
 
 
+@pytest.mark.parametrize("settings", [{"url": "redis://h"}, {"federate": "wss://h"}], ids=str)
+async def test_that_holds_for_every_kind_of_a_bus_that_is_not_open(
+    settings: dict[str, Any], fresh: Fresh
+) -> None:
+    bus, name = Bus(**settings, federate_secret="s"), fresh()
+    topic, jobs = bus.topic(name, 2), bus.jobs(name)
+    worker = jobs.worker(group="w")(print)
+    things: list[Handle] = [
+        *(bus.queue(name), bus.channel(name), bus.pubsub(name), bus.service(name)),
+        *(topic, topic.group("g"), topic.jobs(), bus.consumer([topic], group="c")),
+        *(jobs, worker, bus.workers(worker), bus.persist(name), bus.mirror("redis://h", name)),
+        *(bus.queue(name).group("g"), bus.queue(name).group("g", shared=True)),
+    ]
+    for thing in things:
+        await thing.aclose()
+        await thing.detach()
+
+
 async def test_closing_stops_groups_members_workers_and_jobs(redis_url: str, fresh: Fresh) -> None:
     async def work(job: object) -> None:
         del job
@@ -77,6 +95,7 @@ async def test_closing_stops_groups_members_workers_and_jobs(redis_url: str, fre
             topic.group("t"),
             bus.consumer([topic], group="c"),
             jobs.worker(group="w")(work),
+            bus.workers(jobs.worker(group="v")(work)),
             jobs,
             jobs.completions(),
             topic,
@@ -86,6 +105,7 @@ async def test_closing_stops_groups_members_workers_and_jobs(redis_url: str, fre
         for thing in things:
             await thing.aclose()
             await thing.aclose()
+            await thing.detach()
         assert not topic.attached
         assert await queue.exists()
 

@@ -7,6 +7,7 @@ import inspect
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,47 @@ async def test_a_bus_that_is_started_works_until_it_is_closed(
     with pytest.raises(StateError, match="not open"):
         await queue.count()
     await bus.aclose()
+
+
+async def test_two_that_close_it_wait_for_the_same_end(redis_server: EmbeddedRedis) -> None:
+    bus = await Bus(redis_server.url).start()
+    before = asyncio.all_tasks()
+    first, second = asyncio.create_task(bus.aclose()), asyncio.create_task(bus.aclose())
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert not bus.online
+    assert asyncio.all_tasks() - {first} < before
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await bus.start()
+    await asyncio.gather(bus.aclose(), bus.aclose())
+    assert not bus.online
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(redis_server: EmbeddedRedis) -> None:
+    tasks = asyncio.all_tasks()
+    bus = Bus(redis_server.url)
+    starting = asyncio.create_task(bus.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert asyncio.all_tasks() == tasks
+
+
+async def test_a_group_that_outlives_its_bus_is_left_without_an_error(fresh: Fresh) -> None:
+    with EmbeddedRedis() as server:
+        bus = await Bus(server.url).start()
+        queue, topic = bus.queue(fresh()), bus.topic(fresh(), 2)
+        await queue.attach()
+        groups: list[Any] = [queue.group("g"), queue.group("s", shared=True), topic.group("t")]
+        for group in groups:
+            await group.__aenter__()
+        await bus.aclose()
+        for group in groups:
+            await group.aclose()
+            await group.aclose()
 
 
 async def test_it_can_be_started_again(redis_server: EmbeddedRedis) -> None:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, TypedDict
 
 from busmq_spark.arguments import show
@@ -240,12 +239,8 @@ class WorkerGroup(Handle):
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def detach(self) -> None:
+        """Leave the block: every worker stops, as its own block would end."""
         await self._stack.aclose()
 
     async def run(self) -> None:

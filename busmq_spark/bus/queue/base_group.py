@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -90,6 +91,8 @@ class BaseGroup(Handle, ABC):
         """
         await self._leave(None)
 
+    detach = stop
+
     async def state(self) -> flows.GroupState:
         """Return the position and the lag of the group.
 
@@ -163,11 +166,12 @@ class BaseGroup(Handle, ABC):
                 try:
                     async with self._lock:
                         await self._give_back_held(error)
-                except LinkLost:
-                    pass  # leases end by themselves
+                except (LinkLost, StateError):
+                    pass  # leases end by themselves, also where the bus has ended
                 finally:
                     self._entered = False
-                    self._pubsub.unsubscribe(self.queue.keys.available, self._on_notification)
+                    with suppress(StateError):  # the bus has ended, with its connections
+                        self._pubsub.unsubscribe(self.queue.keys.available, self._on_notification)
 
     def _need_entered(self, event: str) -> None:
         self.queue._need_attached(f"read as group {self.name!r} from")

@@ -114,13 +114,15 @@ class BaseTopic(Handle):
                 raise
 
     async def detach(self) -> None:
-        """Wait for pushes under way, and let the ttl of the partition queues run.
+        """Wait for pushes under way, and let the ttl of the partition queues run. A topic that is
+        not attached is left alone.
 
         Raises:
             LinkLost: The server cannot be reached in time.
         """
         async with self._lock:
-            await self._close()
+            if self.attached:
+                await self._close()
 
     @property
     def attached(self) -> bool:

@@ -241,13 +241,14 @@ class Member(Handle, Emitter[MemberEvent]):
             self._offered.clear()
             self.reading.clear()
             if self._id:
-                with suppress(LinkLost, TimeoutError):
+                with suppress(LinkLost, StateError, TimeoutError):
                     async with asyncio.timeout(REJOIN_INTERVAL_S):
                         await self.topic.run(
                             flows.leave_group(self.topic.keys, self.name, self._id)
                         )
                 self._id = ""
-            self._pubsub.unsubscribe(self.topic.keys.changed_channel, self._on_notification)
+            with suppress(StateError):  # the bus was never open, or has ended
+                self._pubsub.unsubscribe(self.topic.keys.changed_channel, self._on_notification)
             self.bus.release(self)
 
     detach = stop
