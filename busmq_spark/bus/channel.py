@@ -32,7 +32,11 @@ from busmq_spark.arguments import check_text
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter, Handler, LinkEvent
 from busmq_spark.bus.handle import Handle
-from busmq_spark.bus.queue.base_consumption import ConsumeKeywords, ConsumeOptions
+from busmq_spark.bus.queue.base_consumption import (
+    ConsumeKeywords,
+    ConsumeOptions,
+    reliable_message,
+)
 from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.errors import BusError, ProtocolError, QueueFull, StateError
@@ -523,6 +527,7 @@ class ChannelInbox:
         message = frame_body(self._consumption.pop_head(arrived=arrived))
         if self.reliable:
             self._acks.on_handed_over(message.id, waits=True)
+            message = reliable_message(message, self)
         if not self._is_application_message_next:
             self._changed.set()
         self._channel._emit("message", message)

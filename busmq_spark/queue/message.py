@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from busmq_spark.errors import MessageRefused, MessageUnreadable, StateError
@@ -44,15 +44,18 @@ class Message(NamedTuple):
         """
         return decode_json(self.value)
 
-    async def ack(self) -> None:
-        """Acknowledge this message and all before it. Raises StateError where it was not taken
-        with ``consume(reliable=True)``.
+    def ack(self) -> Coroutine[Any, Any, None]:
+        """Acknowledge this message and all before it.
+
+        Raises:
+            StateError: The message was not taken with ``reliable=True``.
         """
+        remedy = (
+            "Consume, or connect the channel, with reliable=True, or do not ack. Messages of a"
+            " group are acknowledged with group.ack(batch), those of a topic with member.ack(batch)"
+        )
         raise StateError(
-            event="ack",
-            what=f"message {self.id}",
-            state="not taken reliably",
-            remedy="Consume with reliable=True, or do not ack",
+            event="ack", what=f"message {self.id}", state="not taken reliably", remedy=remedy
         )
 
 

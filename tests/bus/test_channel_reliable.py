@@ -40,6 +40,21 @@ async def next_texts(channel: Channel, many: int) -> list[str]:
         return [(await anext(channel.messages())).text for _ in range(many)]
 
 
+async def test_a_message_of_a_reliable_channel_acks_itself(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus:
+        one, two = bus.channel(name := fresh()), bus.channel(name)
+        await two.listen(reliable=True)
+        await one.connect()
+        for text in "abc":
+            await one.send(text)
+        async with asyncio.timeout(UNTIL_S):
+            await anext(two.messages())
+            await (await anext(two.messages())).ack()
+        await two.disconnect()
+        await two.listen(reliable=True)
+        assert await next_texts(two, 1) == ["c"]
+
+
 async def test_a_control_frame_never_acks_a_message(open_bus: OpenBus, fresh: Fresh) -> None:
     """npm busmq acks both messages with the word that the peer has come back (Q11)."""
     async with open_bus() as bus:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.queue.base_consumption import ReliableMessage
 from busmq_spark.bus.queue.shared_group import SharedGroup
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import JobFailed, StateError
@@ -75,6 +76,35 @@ async def test_a_reliable_message_acks_itself(open_bus: OpenBus, fresh: Fresh) -
         async for message in queue.consume(max=1):
             with pytest.raises(StateError, match="not taken reliably"):
                 await message.ack()
+
+
+async def test_every_reliable_message_of_a_batch_acks_itself(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with open_bus() as bus, bus.queue(fresh()) as queue:
+        await queue.push_many("abc")
+        seen = 0
+        async for batch in queue.consume(reliable=True, max=3).batches():
+            assert {type(message) for message in batch} == {ReliableMessage}
+            await batch[-1].ack()
+            seen += len(batch)
+        assert seen == 3
+        await queue.stop()
+        await queue.push("d")
+        assert [each.id async for each in queue.consume(reliable=True, max=1)] == [4]
+
+
+async def test_a_reliable_message_that_is_replaced_acks_itself(
+    open_bus: OpenBus, fresh: Fresh
+) -> None:
+    async with open_bus() as bus, bus.queue(fresh()) as queue:
+        await queue.push_many("ab")
+        async for message in queue.consume(reliable=True, max=1):
+            await message._replace(value=b"c").ack()
+            with pytest.raises(StateError, match="not taken reliably"):
+                await ReliableMessage._make(message).ack()
+        await queue.stop()
+        assert [each.id async for each in queue.consume(reliable=True, max=1)] == [2]
 
 
 async def test_a_key_and_a_pattern_may_be_one_text(redis_url: str, fresh: Fresh) -> None:

@@ -20,7 +20,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict
@@ -114,11 +114,18 @@ class ConsumeOptions:
 class ReliableMessage(Message):
     """A message that its queue keeps until it is acked."""
 
-    queue: Any
+    queue: Any = None
+    """The object whose ``ack`` takes its id: the queue, or one side of a channel."""
 
-    async def ack(self) -> None:
+    def ack(self) -> Coroutine[Any, Any, None]:
         """Acknowledge it and all before it, as ``queue.ack``."""
-        await self.queue.ack(self.id)
+        acked: Coroutine[Any, Any, None] = (
+            super().ack() if self.queue is None else self.queue.ack(self.id)
+        )
+        return acked
+
+    def _replace(self, **changes: Any) -> Any:
+        return reliable_message(Message(*self)._replace(**changes), self.queue)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Message, tuple(self)

@@ -89,7 +89,7 @@ class Consumption(BaseConsumption):
             except StopAsyncIteration:
                 return
             self._release_room(*self._buffer)
-            batch = [first, *self._buffer]
+            batch = [first, *map(self._as_handed_over, self._buffer)]
             self._buffer.clear()
             self._handed = batch[-1].id
             self._queue.handed = max(self._queue.handed, self._handed)
@@ -189,6 +189,9 @@ class Consumption(BaseConsumption):
             self._handed = message.id
         self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
+        return self._as_handed_over(message)
+
+    def _as_handed_over(self, message: Message) -> Message:
         return reliable_message(message, self._queue) if self.reliable else message
 
     def on_handed_over(self, id: int) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.channel import BaseChannel, ChannelOptions, ConnectionState
 from busmq_spark.bus.emitter import Handler
+from busmq_spark.bus.queue.base_consumption import reliable_message
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push_pipeline import RemotePushPipeline, decode_utf8
@@ -156,7 +157,8 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         if message.id > self._last:
             self._last, self._count = message.id, self._count + 1
         self._full = self._full or (self._options is not None and self._count == self._options.max)
-        return message
+        is_reliable = self._options is not None and self._options.reliable
+        return reliable_message(message, self) if is_reliable else message
 
     def _dispatch_received_soon(self) -> None:
         """In a task of the bus: the caller gets its message before the events after it, and what a
