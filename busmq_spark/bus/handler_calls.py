@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from busmq_spark.errors import ConfigError
+
 
 async def call_handler(
     handler: Callable[[Any], object],
@@ -21,9 +23,11 @@ async def call_handler(
     Args:
         handler: Function or coroutine function of one argument.
         argument: Its argument.
-        in_thread: Makes of it the argument of a function, which runs in a thread.
+        in_thread: Makes of it the argument of a function, which runs in a thread. The function
+            may not return an awaitable then: its argument waits, and would stop the loop.
 
     Raises:
+        ConfigError: The function has returned an awaitable.
         BaseException: Whatever the handler raises.
     """
     if is_coroutine_function(handler):
@@ -31,6 +35,15 @@ async def call_handler(
     result, error = await _start_thread(handler, in_thread(argument) if in_thread else argument)
     if error is not None:
         raise error
+    if in_thread and inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise ConfigError(
+            reason=(
+                f"the handler is a plain function and returned a {type(result).__name__}; make the"
+                " handler a coroutine function (async def)"
+            )
+        )
     return await result if inspect.isawaitable(result) else result
 
 

@@ -72,6 +72,7 @@ class LoopThread:
         """Return one whose calls run on the loop that runs here, for other threads."""
         made = cls()
         made._loop, made._pid = asyncio.get_running_loop(), os.getpid()
+        made._thread = threading.current_thread()
         return made
 
     def close(self) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.queue.base_consumption import ReliableMessage
 from busmq_spark.bus.queue.shared_group import SharedGroup
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import JobFailed, StateError
 from busmq_spark.queue.message import Message
 from tests.bus.conftest import OpenBus
+from tests.bus.job_tools import concat
 from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
 
@@ -132,6 +134,21 @@ async def test_a_plain_function_works_in_a_thread_and_its_value_is_the_result(
             done = await jobs.send(job, wait=["g"], timeout_s=UNTIL_S)
         assert done["g"].ok
         assert await jobs.get(job.id).result() == {"double": 42, "elsewhere": True}
+
+
+async def test_a_plain_function_that_returns_a_coroutine_fails(
+    redis_url: str, fresh: Fresh
+) -> None:
+    def forward(job: Job) -> Any:
+        return concat(job)
+
+    async with (
+        Bus(redis_url) as bus,
+        bus.jobs(fresh()) as jobs,
+        jobs.worker("g", tries=1)(forward),
+    ):
+        with pytest.raises(JobFailed, match="make the handler a coroutine function"):
+            await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
 
 
 async def test_a_coroutine_function_has_a_result_too_and_none_is_none(
