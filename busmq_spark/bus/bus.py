@@ -95,12 +95,14 @@ class QueueKeywords(TypedDict, total=False):
     overflow: str | None
 
 
-def _synchronous(settings: Callable[Concatenate[Bus, P], None]) -> Callable[P, SyncBus]:
+def _synchronous(
+    settings: Callable[Concatenate[Bus, P], None],
+) -> Callable[Concatenate[type[Bus], P], SyncBus]:
     @wraps(settings)
-    def make(*args: P.args, **given: P.kwargs) -> SyncBus:
+    def make(cls: type[Bus], /, *args: P.args, **given: P.kwargs) -> SyncBus:
         from busmq_spark.bus import sync
 
-        make_bus: Any = Bus
+        make_bus: Any = cls
         return cast("SyncBus", sync.SyncBus(make_bus(*args, **given)))
 
     return make
@@ -185,7 +187,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         """Queues for which the warning about a short ttl was logged."""
         self.keep_alive = TtlKeepAlive(self.spawn, lambda: self.servers, self.token)
 
-    sync = staticmethod(_synchronous(__init__))
+    sync = classmethod(_synchronous(__init__))
     """Return a bus with the same settings that works without a loop, for notebooks and scripts:
     ``with Bus.sync(...) as bus``; see sync.py.
     """
