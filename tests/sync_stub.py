@@ -45,8 +45,8 @@ CLASSES: list[type] = [
     *(WorkerGroup, MirrorHandle),
 ]
 TWINS = {cls.__name__: f"Sync{cls.__name__}" for cls in CLASSES} | {
-    "Consumption": "Iterator[Message]",
-    "ChannelMessages": "Iterator[Message]",
+    "Consumption": "Iterator[SyncMessage]",
+    "ChannelMessages": "Iterator[SyncMessage]",
     "JobOutcomeIterator": "Iterator[JobOutcome]",
 }
 BASES = {"PersistedDict": "Mapping[str, Any]", "Job": "Mapping[str, Any]"} | {
@@ -124,6 +124,9 @@ HEAD = '''# Made by: python -m tests.sync_stub
 """Types of the objects of ``Bus.sync``: those of the asyncio objects, without awaiting."""
 '''
 COMMON = """
+class SyncMessage(Message):
+    def ack(self) -> None: ...  # type: ignore[override]
+
 class RunningTask:
     def done(self) -> bool: ...
     def result(self) -> Any: ...
@@ -157,7 +160,7 @@ class Synchronous(ast.NodeTransformer):
     """Makes the type that a synchronous caller sees."""
 
     def __init__(self, cls: type, event: str) -> None:
-        self.event, self.file = event, inspect.getfile(cls)
+        self.event, self.file, self.is_result = event, inspect.getfile(cls), False
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if module := modules(self.file).get(ast.unparse(node.value)):
@@ -166,6 +169,8 @@ class Synchronous(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         twin = self.event if node.id == "EventName" else TWINS.get(node.id, node.id)
+        if self.is_result and node.id == "Message":  # an argument may be any message
+            twin = "SyncMessage"
         return ast.parse(twin, mode="eval").body
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -201,6 +206,7 @@ def signature(cls: type, node: ast.FunctionDef | ast.AsyncFunctionDef, event: st
             each.annotation = change.visit(each.annotation)
     given.defaults = [ast.Constant(...) for _ in given.defaults]
     given.kw_defaults = [each and ast.Constant(...) for each in given.kw_defaults]
+    change.is_result = True
     result = ast.unparse(change.visit(node.returns)) if node.returns else "None"
     name = node.name.replace("__aiter", "__iter")
     marks = [ast.unparse(each) for each in node.decorator_list]

@@ -32,6 +32,8 @@ def calls_without_a_loop_are_typed() -> None:
         number: int = queue.push("x")
         ids: list[int] = queue.push_many(["x"])
         ids.extend(message.id for message in queue.consume(max=number))
+        for message in queue.consume(reliable=True):
+            message.ack()
         queue.delete()
         queue.pusch("x")  # type: ignore[attr-defined]
         queue.consume(max="x")  # type: ignore[arg-type]

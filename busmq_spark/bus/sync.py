@@ -10,8 +10,9 @@ Rule 1. Not a second implementation: a loop in a thread of its own runs the bus,
 Rule 2. An awaitable's result is returned, an async iterator becomes an iterator, and an object of
         the bus comes as a SyncProxy.
 Rule 3. Handlers of events (plain functions) run one after the other in a thread of their own, so
-        they may call the bus; their errors are logged. Functions given to ``queue.each`` and
-        ``service.serve`` run on the loop: they must not block or call the bus.
+        they may call the bus; their errors are logged. ``close`` does not wait there. Functions
+        given to ``queue.each`` and ``service.serve`` run on the loop: they must not block or call
+        the bus.
 Rule 4. A consumption is a plain iterator here; ``queue.stop()`` ends it.
 """
 
@@ -24,7 +25,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -32,6 +33,7 @@ from typing import Any, NoReturn, Self
 from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.emitter import Emitter, not_picklable_error
 from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.queue.base_consumption import ReliableMessage, reliable_message
 from busmq_spark.errors import StateError
 from busmq_spark.errors.foreign import exc_info
 from busmq_spark.redis_io.fork_guard import forked_error
@@ -54,18 +56,37 @@ class LoopThread:
         self._leave: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._over: Future[None] = Future()
-        self.handlers: ThreadPoolExecutor | None = None
+        self._handlers: ThreadPoolExecutor | None = None
+        self._handler_thread: threading.Thread | None = None
+        self._opening = threading.Lock()
         self._pid = 0
 
     def open(self, bus: AbstractAsyncContextManager[Any]) -> None:
-        """Enter the bus. Raises what entering raises."""
+        """Enter the bus.
+
+        Raises:
+            StateError: The bus is open already.
+            BaseException: Whatever entering raises.
+        """
         ready: Future[None] = Future()
-        self._over, self._pid = Future(), os.getpid()
-        self._thread = threading.Thread(
-            target=self._run, args=(bus, ready), name="busmq-loop", daemon=True
-        )
-        self._thread.start()
-        ready.result()
+        with self._opening:
+            if self._thread is not None and not self._over.done():
+                raise StateError(
+                    event="enter",
+                    what="this bus",
+                    state="open already",
+                    remedy="Make another Bus.sync(...), or close this one first",
+                )
+            self._over, self._pid = Future(), os.getpid()
+            thread = self._thread = threading.Thread(
+                target=self._run, args=(bus, ready), name="busmq-loop", daemon=True
+            )
+            thread.start()
+        try:
+            ready.result()
+        except Exception:
+            thread.join()  # it may be opened again at once
+            raise
 
     @classmethod
     def of_running_loop(cls) -> Self:
@@ -78,20 +99,37 @@ class LoopThread:
     def close(self) -> None:
         """Leave the bus and end the thread. In a forked child it does nothing.
 
+        In a handler it does not wait: the bus is left once the handlers have ended.
+
         Raises what ended the bus, if something did.
         """
-        if self.is_forked or self._thread is None or self._loop is None or self._leave is None:
+        thread, over = self._thread, self._over
+        if self.is_forked or thread is None or self._loop is None or self._leave is None:
             return
-        if not self._over.done():
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._leave.set)
-        self._thread.join()
-        self._thread = None
-        self._over.result()
+        if threading.current_thread() in (thread, self._handler_thread):
+            return
+        thread.join()
+        if self._thread is thread:
+            self._thread = None
+        over.result()
 
     @property
     def is_forked(self) -> bool:
         """Return whether this process was forked from the one whose thread runs the loop."""
         return self._pid not in (0, os.getpid())
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no loop runs yet, or any more."""
+        return not self.is_forked and (self._loop is None or self._over.done())
+
+    def submit_handler(self, handler: Callable[..., Any], event: str, *args: Any) -> None:
+        """Start the handler of an event in the thread of the handlers."""
+        assert self._handlers is not None  # events come from the loop, which ends before it
+        given = [_as_synchronous(arg, self) for arg in args]
+        self._handlers.submit(_call_and_log, handler, event, *given)
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run ``work`` on the loop and wait for its result."""
@@ -114,7 +152,16 @@ class LoopThread:
                 state="its own thread that asks",
                 remedy="Call it from another thread",
             )
-        under_way = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            under_way = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop is closed
+            work.close()
+            raise StateError(
+                event="use",
+                what="the bus",
+                state="closed",
+                remedy="End its handlers before the loop of the bus ends",
+            ) from None
         try:
             return under_way.result()
         except BaseException:
@@ -128,9 +175,12 @@ class LoopThread:
                 ready.set_result(None)
                 await self._leave.wait()
 
+        def note_thread() -> None:
+            self._handler_thread = threading.current_thread()
+
         with ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="busmq-handlers"
-        ) as self.handlers:
+            max_workers=1, thread_name_prefix="busmq-handlers", initializer=note_thread
+        ) as self._handlers:
             try:
                 asyncio.run(live())
             # Handed to the thread that waits, which raises it
@@ -214,11 +264,10 @@ class SyncProxy:
         if how == "off":
             found = handlers.pop(key, None)
         else:
-            assert self._loop_thread.handlers is not None
-            found = handlers[key] = partial(
-                self._loop_thread.handlers.submit, _call_and_log, handler, event
-            )
-        if found is not None:
+            found = handlers[key] = partial(self._loop_thread.submit_handler, handler, event)
+        if found is not None and self._loop_thread.is_idle:
+            method(event, found)
+        elif found is not None:
             self._call_on_loop(method, event, found)
         return handler
 
@@ -333,4 +382,13 @@ def _iterate_synchronously(source: Any, loop_thread: LoopThread) -> Iterator[Any
                 item = loop_thread.call(source.__anext__())
             except StopAsyncIteration:
                 return
-        yield item
+        yield _as_synchronous(item, loop_thread)
+
+
+def _as_synchronous(item: Any, loop_thread: LoopThread) -> Any:
+    """A message, or a list of messages, whose ``ack`` waits. Everything else as it is."""
+    if isinstance(item, ReliableMessage):
+        return reliable_message(item, SyncProxy(item.queue, loop_thread))
+    if type(item) is list and item and isinstance(item[0], ReliableMessage):
+        return [_as_synchronous(each, loop_thread) for each in item]
+    return item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue as stdlib
 import random
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.sync import LoopThread
 from busmq_spark.errors import ConfigError, QueueFull, StateError
 from tests.bus.test_service import LONG_S
 from tests.bus.tools import UNTIL_S
@@ -80,6 +82,138 @@ def test_breaking_out_of_a_loop_loses_nothing(redis_url: str, fresh: Fresh) -> N
         assert queue.count() == 120
         seen += [message.id for message in queue.consume(max=120)]
         assert seen == list(range(1, 251))
+
+
+def test_a_reliable_message_acks_itself(redis_url: str, fresh: Fresh) -> None:
+    with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
+        queue.push_many("abc")
+        for message in queue.consume(reliable=True, max=2):
+            if message.id == 1:
+                message.ack()
+        queue.stop()
+        assert [message.id for message in queue.consume(reliable=True, max=2)] == [2, 3]
+
+
+def test_a_handler_gets_a_message_that_acks_itself(redis_url: str, fresh: Fresh) -> None:
+    acked: stdlib.Queue[Any] = stdlib.Queue()
+    with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
+        queue.on("message", lambda message: acked.put((message.id, message.ack())))
+        queue.push_many("ab")
+        queue.each(reliable=True, max=1).result()
+        assert acked.get(timeout=UNTIL_S) == (1, None)
+        queue.stop()
+        assert [message.id for message in queue.consume(reliable=True, max=1)] == [2]
+
+
+def test_a_message_of_a_reliable_channel_acks_itself(redis_url: str, fresh: Fresh) -> None:
+    name = fresh()
+    with (
+        Bus.sync(redis_url) as bus,
+        bus.channel(name).connect(reliable=True) as one,
+        bus.channel(name).listen() as two,
+    ):
+        two.send("a")
+        two.send("b")
+        next(iter(one)).ack()
+        one.disconnect()
+        one.connect(reliable=True)
+        assert next(iter(one)).text == "b"
+
+
+def test_a_message_of_a_group_names_the_ack_of_its_group(redis_url: str, fresh: Fresh) -> None:
+    with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g") as group:
+        queue.push("a")
+        batch = next(iter(group.batches()))
+        with pytest.raises(StateError, match=r"group\.ack\(batch\)"):
+            batch[0].ack()
+
+
+def test_a_bus_that_is_open_is_not_opened_again(redis_url: str, fresh: Fresh) -> None:
+    before = threading.active_count()
+    bus = Bus.sync(redis_url).start()
+    with pytest.raises(StateError, match="open already"):
+        bus.start()
+    with pytest.raises(StateError, match="open already"), bus:
+        pass
+    assert bus.queue(fresh()).count() == 0
+    bus.close()
+    with bus:
+        assert bus.queue(fresh()).count() == 0
+    assert threading.active_count() == before
+
+
+def test_a_handler_may_close_the_bus(redis_url: str, fresh: Fresh) -> None:
+    closed = threading.Event()
+    bus = Bus.sync(redis_url).start()
+
+    @bus.once("offline")
+    def over(error: object) -> None:
+        bus.close()
+        closed.set()
+
+    queue = bus.queue(fresh())
+    queue.attach()
+    queue.on("message", lambda _: bus.close())
+    queue.push("x")
+    queue.each(max=1)
+    assert closed.wait(UNTIL_S)
+    bus.close()
+    with pytest.raises(StateError, match="not open"):
+        queue.count()
+
+
+def test_two_threads_may_close_a_bus_at_once(redis_url: str) -> None:
+    bus = Bus.sync(redis_url).start()
+    both, failed = threading.Barrier(2), list[BaseException]()
+
+    def close() -> None:
+        both.wait()
+        try:
+            bus.close()
+        except BaseException as error:  # noqa: BLE001  # whatever it is, the main thread shows it
+            failed.append(error)
+
+    threads = [threading.Thread(target=close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(UNTIL_S)
+    assert (failed, [thread.is_alive() for thread in threads]) == ([], [False, False])
+
+
+def test_a_subclass_of_the_bus_stays_one(redis_url: str) -> None:
+    class OwnBus(Bus):
+        @property
+        def online(self) -> bool:
+            return False
+
+    with OwnBus.sync(redis_url) as bus:
+        assert not bus.online
+
+
+def test_handlers_are_kept_until_the_bus_is_open_and_when_it_opens_again(redis_url: str) -> None:
+    bus, seen = Bus.sync(redis_url), list[str]()
+
+    @bus.on("online")
+    def tell() -> None:
+        seen.append("online")
+
+    bus.on("offline", seen.append)
+    bus.off("offline", seen.append)
+    for _ in range(2):
+        with bus:
+            pass
+    assert seen == ["online", "online"]
+
+
+def test_a_call_on_a_loop_that_has_ended_says_so() -> None:
+    async def made() -> LoopThread:
+        return LoopThread.of_running_loop()
+
+    calls = asyncio.run(made())
+    calls._thread = None  # as in a thread of its own
+    with pytest.raises(StateError, match="closed"):
+        calls.call(asyncio.sleep(0))
 
 
 def test_handlers_may_call_the_bus(redis_url: str, fresh: Fresh) -> None:
