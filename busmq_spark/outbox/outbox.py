@@ -168,11 +168,11 @@ class Outbox:
         """
         return await self._engine.store_async(_send_request(self._engine, queue, data, about))
 
-    async def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
+    async def subscribe(self, patterns: str | Sequence[str], *, into: str) -> OutboxReceipt:
         """Subscribe a queue to events that this outbox publishes after the call.
 
         Args:
-            patterns: Patterns of keys, as for ``Bus.subscribe``.
+            patterns: Pattern of keys, or a list, as for ``Bus.subscribe``.
             into: Name of the queue.
 
         Raises:
@@ -182,11 +182,11 @@ class Outbox:
             self._engine.subscribe_request(patterns, into, end=False)
         )
 
-    async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
+    async def unsubscribe(self, patterns: str | Sequence[str], *, into: str) -> OutboxReceipt:
         """End subscriptions of a queue for events that this outbox publishes after the call.
 
         Args:
-            patterns: Patterns that end.
+            patterns: Pattern that ends, or a list of patterns.
             into: Name of the queue.
 
         Raises:
@@ -333,13 +333,13 @@ class SyncOutbox:
         """Do what ``Outbox.send`` does, and wait for the disk."""
         return self._engine.store_and_wait(_send_request(self._engine, queue, data, about))
 
-    def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
+    def subscribe(self, patterns: str | Sequence[str], *, into: str) -> OutboxReceipt:
         """Do what ``Outbox.subscribe`` does, and wait for the disk."""
         return self._engine.store_and_wait(
             self._engine.subscribe_request(patterns, into, end=False)
         )
 
-    def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
+    def unsubscribe(self, patterns: str | Sequence[str], *, into: str) -> OutboxReceipt:
         """Do what ``Outbox.unsubscribe`` does, and wait for the disk."""
         return self._engine.store_and_wait(self._engine.subscribe_request(patterns, into, end=True))
 

@@ -141,17 +141,18 @@ class OutboxEngine:
         )
 
     def subscribe_request(
-        self, patterns: Sequence[str], queue: str, *, end: bool
+        self, patterns: str | Sequence[str], queue: str, *, end: bool
     ) -> OutboxWriteRequest:
         """Subscriptions to begin, or to end. Raises ConfigError."""
-        if isinstance(patterns, str) or not patterns:
+        given = [patterns] if isinstance(patterns, str) else check_items("patterns", patterns)
+        if not given:
             raise ConfigError(
                 reason=(
-                    f"the patterns are {patterns!r}; expected a list of at least one, such as"
-                    " ['user.*']"
+                    f"the patterns are {patterns!r}; expected one, such as 'user.*', or a list of"
+                    " at least one"
                 )
             )
-        found = [check_pattern(pattern) for pattern in check_items("patterns", patterns)]
+        found = [check_pattern(pattern) for pattern in given]
         into = check_queue(queue)
         return OutboxWriteRequest(
             lambda c: OutboxReceipt(

@@ -57,13 +57,13 @@ def test_events_go_to_subscribed_queues_commands_to_one_and_messages_keep_their_
 ) -> None:
     word, emails, audit = fresh("k"), fresh("emails"), fresh("audit")
     with anywhere.outbox(path) as outbox:
-        outbox.subscribe([f"{word}.*"], into=emails)
+        outbox.subscribe(f"{word}.*", into=emails)
         outbox.subscribe([f"{word}.#"], into=audit)
         outbox.push(emails, "before")
         signup = outbox.publish([f"{word}.signup"], {"user": 7}, subject="7")
         outbox.push(emails, "between")
         command = outbox.send(emails, {"order": 8})
-        outbox.unsubscribe([f"{word}.*"], into=emails)
+        outbox.unsubscribe(f"{word}.*", into=emails)
         later = outbox.publish_many([f"{word}.signup", f"{word}.x"], [1, 2])
         outbox.push(emails, "last")
         drain(outbox)
@@ -127,7 +127,7 @@ def test_what_is_no_message_no_key_and_no_queue_is_refused_before_it_is_stored(
         (MessageRefused, lambda: opened.push("q", "good", object())),
         (ConfigError, lambda: opened.push("")),
         (ConfigError, lambda: opened.push("q")),
-        (ConfigError, lambda: opened.publish("a.key")),
+        (ConfigError, lambda: opened.publish("a.*")),
         (ConfigError, lambda: opened.publish(["a.*"])),
         (ConfigError, lambda: opened.publish(["a"], 1, colour="red")),  # type: ignore[call-arg]
         (ConfigError, lambda: opened.publish_many(["a"], [])),
