@@ -324,6 +324,7 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
             ({"deadline_s": "30"}, "deadline_s is '30'"),
             ({"group_limit": -1}, "limit is -1"),
             ({"backoff_s": -1}, "backoff_s is -1"),
+            ({"backoff_s": 61}, "backoff_s is 61"),
         ]:
             with pytest.raises(ConfigError, match=found):
                 jobs.worker("g", **options)  # type: ignore[arg-type]

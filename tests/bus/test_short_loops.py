@@ -168,6 +168,25 @@ async def test_a_coroutine_function_has_a_result_too_and_none_is_none(
                 assert await job.result() == value
 
 
+async def test_only_what_a_handler_returned_becomes_the_result(
+    redis_url: str, fresh: Fresh
+) -> None:
+    returned: list[Any] = [None, "first", None]
+
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+
+        @jobs.worker("g")
+        async def work(job: Any) -> Any:
+            job["result"] = "never saved"
+            return returned.pop(0)
+
+        async with work:
+            job = jobs.new()
+            for result in (None, "first", "first"):
+                await jobs.send(job, wait=["g"], timeout_s=UNTIL_S)
+                assert await job.result() == result
+
+
 def test_a_worker_runs_without_a_loop(redis_url: str, fresh: Fresh) -> None:
     with Bus.sync(redis_url) as bus, bus.jobs(fresh()) as jobs:
 

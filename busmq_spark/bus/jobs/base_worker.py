@@ -25,6 +25,8 @@ from busmq_spark.bus.queue.shared_group import SharedGroupOptions, check_seconds
 from busmq_spark.errors import ConfigError
 from busmq_spark.reading.reader_subscriptions import check_name
 
+MAX_BACKOFF_S = 60.0
+"""The longest pause before another try, before jitter."""
 JobHandler = Callable[[Any], object]
 """A function, which gets a job whose calls wait, or a coroutine function, which gets a Job."""
 
@@ -104,7 +106,7 @@ class WorkerOptions:
         check_limit(self.limit)
         check_name(self.group)
         check_start(self.start)
-        check_seconds("backoff_s", self.backoff_s, 0)
+        check_seconds("backoff_s", self.backoff_s, 0, MAX_BACKOFF_S)
         if self.deadline_s is not None:
             check_seconds("deadline_s", self.deadline_s, MIN_FIELD_TTL_S)
         self.group_options()

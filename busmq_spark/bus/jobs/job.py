@@ -182,7 +182,11 @@ class Job(Mapping[str, Any]):
         return found
 
     async def result(self) -> Any:
-        """Return what the handler of a worker returned last; None where it returned nothing."""
+        """Return the last value other than None that a handler of a worker returned, or that was
+        saved as the field ``result``; None where there is none.
+
+        A job that is sent again keeps it until a handler returns another value.
+        """
         return (await self.load("result"))["result"]
 
     async def outcomes(self) -> dict[str, JobOutcome]:

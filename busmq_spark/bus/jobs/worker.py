@@ -26,7 +26,12 @@ from operator import itemgetter
 from typing import Any, Self
 
 from busmq_spark.bus.handler_calls import call_handler
-from busmq_spark.bus.jobs.base_worker import BaseWorker, JobHandler, WorkerOptions
+from busmq_spark.bus.jobs.base_worker import (
+    MAX_BACKOFF_S,
+    BaseWorker,
+    JobHandler,
+    WorkerOptions,
+)
 from busmq_spark.bus.jobs.job import Job, JobOwner
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.queue.shared_group import SharedGroup, check_seconds
@@ -51,7 +56,6 @@ from busmq_spark.redis_io.retry import Pauses
 
 RESULT_FIELD = "result"
 """The field of a job that has what its handler returned."""
-MAX_BACKOFF_S = 60.0
 MAX_OUTCOMES_PER_SETTLE = 500
 PAUSE_AFTER_REFUSAL_S = 1.0
 """Pause after Redis has refused to lease."""
@@ -318,11 +322,11 @@ class Worker(BaseWorker):
         """Call the handler. Another task settles its outcome, together with others."""
         work = at_work.work
         failed: BaseException | None = None
-        job = Job(self.jobs, work.keys.id, work.delivery.tries)
+        job, fields = Job(self.jobs, work.keys.id, work.delivery.tries), dict[str, Any]()
         try:
             result = await call_handler(self.handler, job, job_of_a_thread)
             if result is not None and not at_work.late:
-                self._keep_result(job, result)
+                fields = self._result_field(job, result)
         except asyncio.CancelledError as error:
             if not at_work.late and self._is_given_up(at_work):
                 raise
@@ -341,19 +345,23 @@ class Worker(BaseWorker):
                 self._failing.add(failing)
                 failing.add_done_callback(self._failing.discard)
                 return
-            self._finished.append((work, job.unsaved_fields(self.jobs.queue.ttl_s, RESULT_FIELD)))
+            self._finished.append((work, fields))
             if self._settling is None:
                 self._settling = self._spawn(self._settle_finished(), "settling")
         except BusError as error:  # the bus is about to end
             self._warn_not_settled(1, error)
 
-    def _keep_result(self, job: Job, result: object) -> None:
-        """Set the field of the result. The job is done also where it cannot be stored."""
+    def _result_field(self, job: Job, result: object) -> dict[str, Any]:
+        """Return the field of the result, to be stored with the outcome. The job is done also where
+        it cannot be stored.
+        """
         try:
             job.set(RESULT_FIELD, result)
+            return job.unsaved_fields(self.jobs.queue.ttl_s, RESULT_FIELD)
         except BusError as error:
             text = "job %s of group %r is done; its result is not kept: %s"
             log.warning(text, job.id, self.options.group, error)
+            return {}
 
     def _is_given_up(self, at_work: _RunningJob) -> bool:
         """Return whether the worker or its program ended the handler: its job is released then."""
