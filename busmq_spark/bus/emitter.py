@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from busmq_spark.arguments import check_function, show
-from busmq_spark.errors import BusError, ConfigError, StateError
+from busmq_spark.bus.handle import not_picklable_error
+from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.errors.foreign import error_text, exc_info
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -21,17 +22,6 @@ SpawnTask = Callable[[Coroutine[Any, Any, Any], str], Any]
 EVENTS_OF_MESSAGES = ("message", "request")
 """Events that are not logged one by one."""
 log = logging.getLogger("busmq_spark")
-
-
-def not_picklable_error(thing: object) -> StateError:
-    """Return the error of an object of a bus that is pickled or copied."""
-    remedy = "Send its name, and make it anew on a bus of that process"
-    return StateError(
-        event="pickle",
-        what=repr(thing),
-        state="bound to the connections of this process",
-        remedy=remedy,
-    )
 
 
 class Emitter(Generic[EventName]):

@@ -31,7 +31,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from busmq_spark.bus.base_persisted_object import PersistedDict
-from busmq_spark.bus.emitter import Emitter, not_picklable_error
+from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.handle import not_picklable_error
 from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.queue.base_consumption import ReliableMessage, reliable_message
 from busmq_spark.errors import StateError

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.errors import ConfigError, StateError
+from busmq_spark.bus.bus import Bus
+from busmq_spark.errors import ServerRefused, StateError
 from tests.bus.conftest import OpenBus
-from tests.bus.tools import UNTIL_S
+from tests.bus.tools import UNTIL_S, redis
 from tests.conftest import Fresh
 
 Begin = Callable[[Coroutine[Any, Any, Any]], asyncio.Future[Any]]
@@ -38,19 +39,18 @@ async def test_pushes_after_attach_are_stored_in_the_order_of_the_calls(
         assert queue.pushed == 5
 
 
-async def test_what_ends_an_attach_ends_the_pushes_after_it(
-    open_bus: OpenBus,
-    fresh: Fresh,
-) -> None:
-    async with open_bus() as bus:
+async def test_what_ends_an_attach_ends_the_pushes_after_it(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus:
         queue = bus.queue(fresh())
-        attaching = asyncio.ensure_future(queue.attach(ttl_s=0))
+        await redis(queue, "SET", queue.keys.metadata, "no queue")
+        attaching = asyncio.ensure_future(queue.attach())
         pushed = queue.push("a")
         for failed in (attaching, pushed):
-            with pytest.raises(ConfigError, match="ttl is 0"):
+            with pytest.raises(ServerRefused, match="WRONGTYPE"):
                 await failed
         with pytest.raises(StateError, match="not attached"):
             queue.push("b")
+        await redis(queue, "DEL", queue.keys.metadata)
         await queue.attach()
         assert await queue.push("c") == 1
 

@@ -141,7 +141,7 @@ async def test_calls_at_the_wrong_time_say_so(open_bus: OpenBus, fresh: Fresh) -
             await queue.set_metadata({"ttl": 3})
         with pytest.raises(ConfigError, match="emits no event"):
             queue.on("mesage", print)
-    with pytest.raises(ConfigError, match="ttl is 0"):
+    with pytest.raises(ConfigError, match="ttl_s is 0"):
         async with open_bus() as bus:
             await bus.queue(fresh()).attach(ttl_s=0)
 

@@ -128,6 +128,7 @@ def test_what_is_no_message_no_key_and_no_queue_is_refused_before_it_is_stored(
         (ConfigError, lambda: opened.push("")),
         (ConfigError, lambda: opened.push("q")),
         (ConfigError, lambda: opened.publish("a.*")),
+        (ConfigError, lambda: opened.publish("")),
         (ConfigError, lambda: opened.publish(["a.*"])),
         (ConfigError, lambda: opened.publish(["a"], 1, colour="red")),  # type: ignore[call-arg]
         (ConfigError, lambda: opened.publish_many(["a"], [])),
