@@ -8,9 +8,15 @@ import inspect
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from busmq_spark.errors import ConfigError
+
+T = TypeVar("T")
+_task_of_thread: contextvars.ContextVar[asyncio.Task[Any] | None] = contextvars.ContextVar(
+    "busmq_task_of_thread", default=None
+)
+"""In calls from the thread of a handler: the task that waits for that thread."""
 
 
 async def call_handler(
@@ -53,6 +59,20 @@ def is_coroutine_function(handler: object) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
+def calling_tasks() -> set[asyncio.Task[Any]]:
+    """Return the current task, and the task that waits for the handler whose thread has made this
+    call.
+    """
+    return {each for each in (asyncio.current_task(), _task_of_thread.get()) if each is not None}
+
+
+def call_outside_handler(make: Callable[[], T]) -> T:
+    """Call ``make``, whose tasks then do not count as calls of the handler that this one is of."""
+    context = contextvars.copy_context()
+    context.run(_task_of_thread.set, None)
+    return context.run(make)
+
+
 def _start_thread(
     handler: Callable[[Any], object], argument: object
 ) -> asyncio.Future[tuple[Any, BaseException | None]]:
@@ -76,6 +96,7 @@ def _start_thread(
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, answer)
 
-    run_here = contextvars.copy_context().run
-    threading.Thread(target=run_here, args=(run,), name="busmq-handler", daemon=True).start()
+    context = contextvars.copy_context()
+    context.run(_task_of_thread.set, asyncio.current_task())
+    threading.Thread(target=context.run, args=(run,), name="busmq-handler", daemon=True).start()
     return done

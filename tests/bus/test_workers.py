@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -272,6 +273,24 @@ async def test_stopping_gives_back_what_runs_and_its_try_does_not_count(
         assert [job.tries for job in held.begun] == [1, 1]
 
 
+async def test_a_job_whose_thread_goes_on_does_not_begin_again_at_once(
+    redis_url: str, fresh: Fresh
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def plain(job: object) -> None:
+        begun.set()
+        go.wait()
+
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+        async with jobs.worker("g")(plain):
+            await jobs.send(jobs.new())
+            await until(begun.is_set)
+        async with jobs.queue.group("g", shared=True) as group:
+            assert (await group.take(1))[0] == []
+        go.set()
+
+
 async def test_a_stop_that_was_cancelled_is_finished_by_the_next(
     redis_url: str, fresh: Fresh
 ) -> None:
@@ -310,6 +329,24 @@ async def test_a_handler_may_end_its_own_worker(redis_url: str, fresh: Fresh, ho
         await jobs.send(jobs.new())
         await asyncio.wait_for(last.run(), UNTIL_S)
         assert (await jobs.queue.groups())[0].idle
+
+
+@pytest.mark.parametrize("how", ["stop", "drain"])
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+async def test_a_handler_in_a_thread_may_end_its_own_worker(
+    redis_url: str, fresh: Fresh, kind: str, how: str
+) -> None:
+    async with Bus(redis_url) as bus, bus.topic(fresh(), 2) as topic, bus.jobs(fresh()) as jobs:
+        loop = asyncio.get_running_loop()
+        owner: Any = jobs if kind == "queue" else topic.jobs()
+
+        def end(job: object) -> None:
+            asyncio.run_coroutine_threadsafe(getattr(worker, how)(), loop).result()
+
+        worker = owner.worker("g", start="earliest", deadline_s=None)(end)
+        await owner.send(owner.new())
+        await asyncio.wait_for(worker.run(), UNTIL_S)
+        assert worker.running == 0
 
 
 async def test_a_stop_while_messages_are_set_aside_leaves_as_many_slots_as_there_were(

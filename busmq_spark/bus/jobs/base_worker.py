@@ -166,7 +166,8 @@ class BaseWorker(Handle, ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop now: handlers are cancelled, and their jobs returned as if they had not begun.
+        """Stop now: handlers are cancelled, and their jobs returned as if they had not begun. The
+        thread of a plain function goes on, so its job may begin again after ``lease_s``.
 
         A handler of this worker may call it; the call returns at once then.
 

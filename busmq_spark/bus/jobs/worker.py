@@ -21,11 +21,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Self
 
-from busmq_spark.bus.handler_calls import call_handler
+from busmq_spark.bus.handler_calls import (
+    call_handler,
+    call_outside_handler,
+    calling_tasks,
+    is_coroutine_function,
+)
 from busmq_spark.bus.jobs.base_worker import (
     MAX_BACKOFF_S,
     BaseWorker,
@@ -99,7 +105,7 @@ class Worker(BaseWorker):
     @property
     def is_handling(self) -> bool:
         """Whether the caller is one of its handlers."""
-        return asyncio.current_task() in self._at_work
+        return not calling_tasks().isdisjoint(self._at_work)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -125,7 +131,8 @@ class Worker(BaseWorker):
         return self
 
     async def stop(self) -> None:
-        """Stop now: handlers are cancelled, and their jobs returned as if they had not begun.
+        """Stop now: handlers are cancelled, and their jobs returned as if they had not begun. The
+        thread of a plain function goes on, so its job may begin again after ``lease_s``.
 
         A handler of this worker may call it; the call returns at once then.
 
@@ -133,7 +140,7 @@ class Worker(BaseWorker):
             LinkLost: The server cannot be reached in time.
         """
         if self.is_handling:
-            self._spawn(self.stop(), "stopping")
+            call_outside_handler(lambda: self._spawn(self.stop(), "stopping"))
             return
         async with (
             self._leaving
@@ -142,10 +149,17 @@ class Worker(BaseWorker):
                 return
             for running in self._at_work.values():
                 running.given_up = True
+            in_threads = (
+                []
+                if is_coroutine_function(self.handler)
+                else [each.work.delivery for each in self._at_work.values()]
+            )
             for task in (*self._tasks, *self._at_work):
                 task.cancel()
             await asyncio.wait(self._tasks)
             await self._wait_for_tasks()
+            with suppress(BusError):  # then their leases end by themselves
+                await self._group.release_later(in_threads)
             self.slots.give_back(
                 len(self._at_work)
             )  # of tasks that had not begun when they were cancelled
@@ -186,11 +200,11 @@ class Worker(BaseWorker):
         self._resumed.set()
 
     async def _wait_for_tasks(self) -> None:
-        me = asyncio.current_task()  # of a handler that drains its worker
+        me = calling_tasks()  # of a handler that drains its worker
         while tasks := [
             each
             for each in (*self._at_work, *self._failing, self._settling)
-            if each not in (None, me) and not each.done()
+            if each is not None and each not in me and not each.done()
         ]:
             await asyncio.wait(tasks)
 
@@ -514,6 +528,13 @@ class JobConsumerGroup(SharedGroup):
     async def run_with_retries(self, flow: Callable[[], Flow[T]]) -> T:
         """Run a flow that is safe to repeat; again as long as the server may be expected back."""
         return await self._run_with_retries(lambda _: self._run(flow()))
+
+    async def release_later(self, some: Sequence[LeasedMessage]) -> None:
+        """Release messages that are not settled, to be leased again after ``lease_s``: their
+        handlers go on in threads, which nobody can end.
+        """
+        if held := [each for each in some if each.id in self._held]:
+            await self.release(held, delay_s=self.lease_s)
 
     async def ack_settled(self, some: Sequence[LeasedMessage]) -> None:
         """Ack what has an outcome."""

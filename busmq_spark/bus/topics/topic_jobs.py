@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from busmq_spark.arguments import check_instance, check_words
 from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.handler_calls import call_outside_handler
 from busmq_spark.bus.jobs.base_worker import BaseWorker, JobHandler, WorkerKeywords, WorkerOptions
 from busmq_spark.bus.jobs.job import Job, save_all
 from busmq_spark.bus.jobs.job_outcome_waiters import JobOutcomeIterator, read_stored_outcomes
@@ -355,7 +356,7 @@ class TopicWorker(BaseWorker):
             return
         if any(worker.is_handling for worker in self.workers.values()):
             what = f"stopping group {self.options.group} of {self.jobs.topic.name}"
-            self.jobs.bus.spawn(self.stop(), what)
+            call_outside_handler(lambda: self.jobs.bus.spawn(self.stop(), what))
             return
         self._keeping.cancel()
         await asyncio.wait([self._keeping])
