@@ -1,6 +1,6 @@
 """The links of a bus to buses elsewhere. Federation and mirrors stand on the bus; they are named
-here and imported at the first use, so that only who federates needs web sockets. No other file of
-the bus knows of them.
+here and imported at the first use, so that only a program that federates needs web sockets. No
+other file of the bus imports them.
 """
 
 from __future__ import annotations

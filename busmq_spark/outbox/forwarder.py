@@ -287,7 +287,7 @@ class OutboxForwarder:
     def _next_chunk(self, to: OutboxDestinationQueue, behind: int) -> OutboxChunk | None:
         ahead, self._ahead = self._ahead, None
         chunk = ahead[2].result() if ahead is not None and ahead[:2] == (to.id, behind) else None
-        if chunk is None:  # that there was none may be long ago
+        if chunk is None:  # also where the read-ahead found nothing: it ran early
             chunk = sql.next_chunk(self._reader, to, behind, CHUNK_MESSAGES, CHUNK_BYTES)
         if chunk is not None and chunk.more and len(self._active) == 1:
             last = chunk.numbers[-1]

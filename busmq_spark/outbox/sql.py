@@ -254,8 +254,9 @@ def count_events(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
 def _read_chunk_of_one_queue(
     connection: sqlite3.Connection, first: int, last: int, most_bytes: int
 ) -> OutboxChunk | None:
-    """All that is between two numbers, if it may go together; as it does where calls are for one
-    queue, which so costs half.
+    """Return all entries between two numbers, if they may go together.
+
+    This is the usual case: all calls are for one queue. It costs half.
     """
     asked = (  # the opening never falls: a value at both ends is the value of all
         "SELECT (SELECT opening FROM entry WHERE id = ?2), (SELECT opening FROM entry WHERE id ="

@@ -1,5 +1,5 @@
-"""The offset in the checkpoint: per queue its incarnation, the last acked id, and a fingerprint of
-that message. Versioned JSON.
+"""The offset in the checkpoint: per queue its incarnation, the last id read, and a fingerprint of
+that message. The ack follows when Spark has logged the batch. Versioned JSON.
 
     {"v": 1, "queues": {"orders": {"born": "5f…", "last": 41, "mark": "9a…"}}}
 

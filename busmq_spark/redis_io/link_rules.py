@@ -107,8 +107,8 @@ def run_step(
     """Return the reply to a step, or the list of replies, from one server.
 
     ``connection``: the open one, if there is one. ``patience_s``: seconds a step is tried, a first
-    wait for its reply not counted; a ``patience_s`` of None suits endpoint and error. Raises the
-    error of the first call that failed.
+    wait for its reply not counted; None is the retry time that fits endpoint and error
+    (``retry_time_s``). Raises the error of the first call that failed.
     """
     calls = calls_of(step)
     if not calls:

@@ -64,7 +64,7 @@ class JobOutcomeWaiter:
         """Job → group → outcome, of those that count."""
         self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.old = False
-        """Whether it has lasted since the last look."""
+        """Whether it waited at the last read already, so that its outcomes must be read now."""
         self.timeouts: _EqualTimeouts | None = None
         """The timeouts that the waiter belongs to, if it has one."""
         self._counts: dict[

@@ -179,7 +179,8 @@ class Jobs(Handle):
             JobFailed: A group gave the job up.
             JobTimeout: An outcome is missing after ``timeout_s``.
             ConfigError: The queue has no such group; the job was not pushed.
-            LinkLost: The connection broke; it is unknown whether the job was pushed.
+            LinkLost: The connection broke; it is unknown whether the job was pushed. While its
+                fields were saved, it was certainly not.
         """
         wanted = await self._make_wait(self._distinct([job]), wait, timeout_s, fail_fast=fail_fast)
         if job.changed:

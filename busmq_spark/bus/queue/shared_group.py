@@ -512,9 +512,8 @@ class SharedGroup(BaseGroup):
         return refused + (await self._reject(spent, why) if spent else [])
 
     async def _reject(self, some: Sequence[LeasedMessage], error: object) -> list[LeasedMessage]:
-        refused = await self._settle(
-            some, "extend", round(self.lease_s * 1000)
-        )  # so that what another has by now makes no dead letter
+        # A message that another holder has leased by now is refused here, and gets no dead letter.
+        refused = await self._settle(some, "extend", round(self.lease_s * 1000))
         ours = list({each.id: each for each in some if each not in refused}.values())
         if not ours:
             return refused

@@ -55,8 +55,8 @@ class RemoteObjectListener:
         """A remote object is there again, with its state."""
 
     def on_remote_failed(self, error: BusError) -> None:
-        """It was refused and will not come back, or what the server said while it came back; then
-        it is tried again.
+        """Called when the object is refused for good, and for each error while it reconnects, which
+        goes on.
         """
 
 

@@ -6,10 +6,10 @@
 -- With a token, the field :by:<subscription> of acks notes the last id that each of the last eight
 -- tokens has acked: <id>:<token>,...
 -- Result for each queue {status, detail}: ok n | more n (n messages dropped; more: call again) |
---        missing | recreated born | older last | reissued mark At most `most` messages are dropped
---        a call, over all its queues. The message at id is compared with its fingerprint while it
---        is still stored: a Redis that lost its tail in a failover and gave the same ids to other
---        messages is caught before one of them is dropped.
+--        missing | recreated born | older last | reissued mark
+-- At most `most` messages are dropped a call, over all its queues. The message at id is compared
+-- with its fingerprint while it is still stored: a Redis that lost its tail in a failover and gave
+-- the same ids to other messages is caught before one of them is dropped.
 -- @include even_if_full
 -- @include find
 -- @include let_go

@@ -546,14 +546,14 @@ class QueryAcks:
 IDLE_BEFORE_EMPTY_BATCH_S = 5.0
 """The idle seconds after which a query plans a batch without rows."""
 MAX_EMPTY_BATCHES = 3
-"""So many of them in a row at most: Spark commits with the next batch; with async progress
-tracking, with one of those that follow.
+"""Most empty batches in a row. One is enough for Spark to commit the last batch; async progress
+tracking may need more.
 """
 
 
 class EmptyBatchTrigger:
-    """The offset of an idle query: the same again, and Spark runs no batch, or one with another
-    ``idle``, and Spark runs an empty batch.
+    """Decides what an idle query returns: the same offset, so that Spark runs no batch, or one with
+    a higher ``idle``, so that Spark runs an empty batch.
     """
 
     def __init__(self) -> None:

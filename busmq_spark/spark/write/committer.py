@@ -108,9 +108,9 @@ class SinkCommitter:
         queue = self._options.queue
         if run is not None and run.before and queue is not None and queue not in run.before:
             log.warning(
-                "Sink %s wrote its last batch to %s and writes to queue %r now: what it wrote"
-                " before stays where it is, and of a batch that was recorded then, what is missing"
-                " still goes there. With a new checkpoint everything goes to the new queue",
+                "Sink %s wrote its last batch to %s and writes to queue %r now. Rows that"
+                " were written stay there. If a batch was recorded before the change, its missing"
+                " rows go there, too. With a new checkpoint everything goes to the new queue",
                 *(sink, ", ".join(map(repr, run.before[:5])), queue),
             )
 
