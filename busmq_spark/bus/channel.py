@@ -25,7 +25,6 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, get_args
 
 from busmq_spark.arguments import check_text
@@ -165,14 +164,6 @@ class BaseChannel(Handle, Emitter[ChannelEvent | LinkEvent]):
 
     async def __aenter__(self) -> Self:
         return self if self.connected else await self.connect()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.disconnect()
 
     def __aiter__(self) -> ChannelMessages:
         return self.messages()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from busmq_spark.arguments import check_whole
@@ -68,14 +67,6 @@ class Pubsub(Handle, Emitter[PubsubEvent | LinkEvent]):
     async def __aenter__(self) -> Self:
         await self.subscribe()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.unsubscribe()
 
     @property
     def subscribed(self) -> bool:

@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from busmq_spark.arguments import check_number
@@ -136,14 +135,6 @@ class Member(Handle, Emitter[MemberEvent]):
             raise
         self.bus.adopt(self)
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     @property
     def partitions(self) -> list[int]:

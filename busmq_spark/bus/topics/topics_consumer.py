@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from busmq_spark.arguments import check_instance
@@ -68,14 +67,6 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
         self._running = True
         self.bus.adopt(self)
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     @property
     def partitions(self) -> dict[str, list[int]]:
