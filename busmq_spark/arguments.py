@@ -67,7 +67,7 @@ def check_texts(name: str, value: object) -> tuple[str, ...]:
 
 def check_items(name: str, value: object, kind: type | None = None) -> list[Any]:
     """Return the items of an iterable, each of a kind; bytes and mappings are no iterables here,
-    since nobody means their items.
+    since their items are not what a caller means.
     """
     if isinstance(value, bytes | bytearray | memoryview | Mapping) or not isinstance(
         value, Iterable

@@ -19,7 +19,7 @@ States of a step at one server:
                                                       else raised
                 another error reply                   raised
                 the connection breaks                 WAITING where each call is idempotent; else
-                                                      raised: nobody knows if Redis executed it
+                                                      raised: Redis may have executed it
     WAITING     the patience is over                  raised
                 the pause is over                     CONNECTING; where another server may take
                                                       over, the master is looked up anew
@@ -170,7 +170,7 @@ def step_result(step: Step, replies: list[Any]) -> Any:
 
 
 def is_idempotent(calls: Sequence[RedisCall]) -> bool:
-    """Return whether calls may be sent again when nobody knows if Redis executed them."""
+    """Return whether calls may be sent again when Redis may have executed them."""
     return all(call.idempotent for call in calls)
 
 

@@ -531,7 +531,7 @@ class JobConsumerGroup(SharedGroup):
 
     async def release_later(self, some: Sequence[LeasedMessage]) -> None:
         """Release messages that are not settled, to be leased again after ``lease_s``: their
-        handlers go on in threads, which nobody can end.
+        handlers go on in threads, which cannot be ended.
         """
         if held := [each for each in some if each.id in self._held]:
             await self.release(held, delay_s=self.lease_s)

@@ -242,7 +242,7 @@ class RowBatcherTest {
         assertEquals(
                 1,
                 ended.getCount(),
-                "the end comes after whoever adds has seen the error and closed");
+                "the end comes after the adding thread has seen the error and closed");
     }
 
     @Test
