@@ -48,9 +48,10 @@ class TlsError(BusError):
 
     code = "BUSMQ_TLS"
     template = (
-        "no TLS with {url}: {reason}. Check the authorities to trust (tls.ca), the certificate of"
-        " this client (tls.certificate), that the server's certificate names the host of the URL,"
-        " and that this port speaks TLS"
+        "no TLS with {url}: {reason}. Check the authorities to trust (redis.tls.ca or"
+        " federation.tls.ca), the certificate of this client (redis.tls.certificate or"
+        " federation.tls.certificate), that the server's certificate names the host of the URL, and"
+        " that this port speaks TLS"
     )
 
 

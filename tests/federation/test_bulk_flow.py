@@ -389,7 +389,7 @@ def test_tls_trusts_the_authority_that_it_is_given(
             FederationAddress(named, SECRET),
             FederationAddress(numbered, SECRET, tls_ca=str(ours.file)),
         ):
-            with pytest.raises(TlsError, match=r"certificate.*tls\.ca"):
+            with pytest.raises(TlsError, match=r"certificate.*federation\.tls\.ca"):
                 FederationBulkStore(address).states({"q": -1})
         store = FederationBulkStore(
             FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False)
