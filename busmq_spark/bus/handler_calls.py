@@ -13,10 +13,26 @@ from typing import Any, TypeVar
 from busmq_spark.errors import ConfigError
 
 T = TypeVar("T")
-_task_of_thread: contextvars.ContextVar[asyncio.Task[Any] | None] = contextvars.ContextVar(
-    "busmq_task_of_thread", default=None
-)
-"""In calls from the thread of a handler: the task that waits for that thread."""
+
+
+class _TaskOfThread:
+    """In calls from the thread of a handler: the task that waits for that thread.
+
+    A context variable cannot be pickled, and the package may travel by value (Spark Connect): its
+    copy begins with a variable of its own.
+    """
+
+    def __init__(self) -> None:
+        self._variable: contextvars.ContextVar[asyncio.Task[Any] | None] = contextvars.ContextVar(
+            "busmq_task_of_thread", default=None
+        )
+        self.get, self.set = self._variable.get, self._variable.set
+
+    def __reduce__(self) -> tuple[type[_TaskOfThread], tuple[()]]:
+        return type(self), ()
+
+
+_task_of_thread = _TaskOfThread()
 
 
 async def call_handler(
