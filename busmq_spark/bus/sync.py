@@ -85,8 +85,8 @@ class LoopThread:
             thread.start()
         try:
             ready.result()
-        except Exception:
-            thread.join()  # it may be opened again at once
+        except Exception:  # whatever opening the bus raised; it may be opened again at once
+            thread.join()
             raise
 
     @classmethod

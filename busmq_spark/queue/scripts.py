@@ -1,9 +1,9 @@
 """The Lua scripts of the pure rooms: text, digest, and the one include they know.
 
 Each room has its scripts in ``lua/``; no two have one name. ``-- @include find`` is replaced by
-``lua/include/find.lua`` of its room, since Redis scripts cannot call each other. An include may
-have includes; each comes once. Redis makes every function of a script anew for each call: a
-function that few calls need is included, indented, inside the function that needs it.
+``lua/include/find.lua`` of the room that has it, since Redis scripts cannot call each other. An
+include may have includes; each comes once. Redis makes every function of a script anew for each
+call: a function that few calls need is included, indented, inside the function that needs it.
 """
 
 from __future__ import annotations
