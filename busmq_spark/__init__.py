@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue.ordered_group import OrderedGroup as OrderedGroup
     from busmq_spark.bus.queue.queue import Queue as Queue
     from busmq_spark.bus.queue.shared_group import SharedGroup as SharedGroup
-    from busmq_spark.bus.service.service import Service as Service
+    from busmq_spark.bus.service import Service as Service
     from busmq_spark.bus.topics.member import Member as Member
     from busmq_spark.bus.topics.topic import Topic as Topic
-    from busmq_spark.bus.topics.topics_consumer import TopicsConsumer as TopicsConsumer
+    from busmq_spark.bus.topics.topic import TopicsConsumer as TopicsConsumer
     from busmq_spark.errors import BusError as BusError
     from busmq_spark.errors import ConfigError as ConfigError
     from busmq_spark.errors import FederationLost as FederationLost
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from busmq_spark.errors import RequestTimeout as RequestTimeout
     from busmq_spark.errors import StateError as StateError
     from busmq_spark.errors import TopicMissing as TopicMissing
-    from busmq_spark.errors.jobs import JobFailed as JobFailed
-    from busmq_spark.errors.jobs import JobTimeout as JobTimeout
-    from busmq_spark.errors.jobs import WorkTimeout as WorkTimeout
+    from busmq_spark.errors.bus import JobFailed as JobFailed
+    from busmq_spark.errors.bus import JobTimeout as JobTimeout
+    from busmq_spark.errors.bus import WorkTimeout as WorkTimeout
     from busmq_spark.federation.gate.keyring import Keyring as Keyring
     from busmq_spark.federation.serve.server import FederationServer as FederationServer
     from busmq_spark.groups.job import JobOutcome as JobOutcome

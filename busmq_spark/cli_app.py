@@ -16,10 +16,8 @@ from typer.core import TyperGroup
 from busmq_spark import __version__
 from busmq_spark.cli import (
     dead,
-    dead_replay,
     embedded,
     events,
-    groups,
     info,
     jar,
     lag,
@@ -35,8 +33,8 @@ from busmq_spark.cli import (
     token,
     topics,
 )
+from busmq_spark.cli.options import with_redis_options
 from busmq_spark.cli.output import CliOutput, CliWarningHandler
-from busmq_spark.cli.redis_options import with_redis_options
 from busmq_spark.demo.command import demo
 from busmq_spark.environment import VARIABLES, misspelt_variables, read_variable
 from busmq_spark.errors import BusError, ConfigError
@@ -105,7 +103,7 @@ for title, commands in (
     (
         "Readers",
         (
-            groups.groups,
+            subscriptions.groups,
             lag.lag,
             subscriptions.subscribe,
             subscriptions.unsubscribe,
@@ -126,7 +124,7 @@ dead_letters = typer.Typer(
 DEAD_LETTER_COMMANDS: dict[str, Callable[..., None]] = {
     "list": dead.list_,
     "show": dead.show,
-    "replay": dead_replay.replay,
+    "replay": dead.replay,
     "purge": dead.purge,
 }
 for name, its_command in DEAD_LETTER_COMMANDS.items():

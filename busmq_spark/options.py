@@ -15,19 +15,21 @@ from typing import Any
 from busmq_spark.arguments import check_number, check_path, join_urls
 from busmq_spark.environment import misspelt_variables, read_variable
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_parsing import LINK_SECRETS, from_keywords, option
-from busmq_spark.parsers import (
+from busmq_spark.option_parsing import (
+    LINK_SECRETS,
     LOCAL_SOURCE,
     duration_s,
     ending,
     federation_urls,
     flag,
     flag_or_names,
+    from_keywords,
     integer,
     links,
     names,
     one_name,
     one_of,
+    option,
     pattern,
     redis_url,
     secret_text,
@@ -54,7 +56,7 @@ PARTITIONS_UNUSED_REASON = (
     " them out"
 )
 LAYOUTS = ("direct", "sentinel", "cluster")
-"""The arrangements of servers; redis_io/redis_layout.py makes endpoints of each."""
+"""The arrangements of servers; redis_io/layout.py makes endpoints of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,8 @@ from typing import Any
 
 from busmq_spark import errors
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.rights import RequiredRight
+from busmq_spark.federation.gate.rights import VERBS, RequiredRight
 from busmq_spark.federation.serve.objects import SERVED_CLASS_OF_KIND
 from busmq_spark.federation.serve.objects.base import NeededVerbs
 from busmq_spark.groups.topic import partition_queue

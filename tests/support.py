@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.embedded import server
-from busmq_spark.embedded.resp_client import send_command
+from busmq_spark.embedded.server import send_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

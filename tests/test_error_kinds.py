@@ -14,8 +14,7 @@ from busmq_spark.errors import (
     QueueFull,
     RequestTimeout,
 )
-from busmq_spark.errors.jobs import JobTimeout, WorkTimeout
-from busmq_spark.errors.outbox import OutboxWaits
+from busmq_spark.errors.bus import JobTimeout, OutboxWaits, WorkTimeout
 from busmq_spark.errors.redis import WritesPaused
 
 LOST = [

@@ -18,20 +18,17 @@ from busmq_spark.bus.bus import Bus, QueueKeywords
 from busmq_spark.bus.channel import Channel, ChannelKeywords
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.event_routing import EventAttributes
-from busmq_spark.bus.jobs.base_worker import WorkerGroup, WorkerKeywords
 from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.jobs.jobs import Jobs
-from busmq_spark.bus.jobs.worker import Worker
+from busmq_spark.bus.jobs.worker import Worker, WorkerGroup, WorkerKeywords
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue.base_consumption import ConsumeKeywords
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.queue.shared_group import SharedGroup, SharedGroupKeywords
-from busmq_spark.bus.service.service import Service
-from busmq_spark.bus.service.service_provider import Request, ServeKeywords
+from busmq_spark.bus.service import Request, ServeKeywords, Service
 from busmq_spark.bus.topics.member import Member, OwnedPartitionMessages
-from busmq_spark.bus.topics.topic import Topic
+from busmq_spark.bus.topics.topic import Topic, TopicsConsumer
 from busmq_spark.bus.topics.topic_jobs import TopicJobs
-from busmq_spark.bus.topics.topics_consumer import TopicsConsumer
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.outbox.outbox import Outbox

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.federation.bulk.codecs import BulkJsonCodec, codec_of
 from busmq_spark.federation.bulk.frames import BulkFrameKind
-from busmq_spark.federation.bulk.operations import OPERATIONS
+from busmq_spark.federation.bulk.operations import OPERATIONS, BulkJsonCodec, codec_of
 from busmq_spark.queue import keys
 from busmq_spark.queue.caching import cached_attribute
 from busmq_spark.queue.keys import JobKeys, QueueKeys, TopicKeys
-from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.queue.queue import AttachResult
 from busmq_spark.reading.reader_operations import AckResult, QueueState
 from busmq_spark.reading.times_of_ids import TimeLookupResult

@@ -23,11 +23,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from busmq_spark.arguments import check_text, check_whole, show
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.emitter import Handle
 from busmq_spark.errors import BusError, ConfigError, StateError
 from busmq_spark.objects import persisted
-from busmq_spark.objects.persisted import PersistedFieldChanges, TrackedFields
-from busmq_spark.objects.persisted_types import has_default, hints_of
+from busmq_spark.objects.persisted import (
+    PersistedFieldChanges,
+    TrackedFields,
+    has_default,
+    hints_of,
+)
 from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.keys import check_name, persisted_key
 

@@ -53,25 +53,23 @@ from busmq_spark.bus.deferred_federation import (
 )
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.event_routing import EventRoutingMixin
-from busmq_spark.bus.jobs.base_worker import WorkerGroup
 from busmq_spark.bus.jobs.jobs import Jobs
-from busmq_spark.bus.jobs.worker import Worker
+from busmq_spark.bus.jobs.worker import Worker, WorkerGroup
 from busmq_spark.bus.keepalive import TtlKeepAlive
 from busmq_spark.bus.pubsub import MAX_BUFFERED_MESSAGES, Pubsub
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.redis_server_links import RedisServerLinks
-from busmq_spark.bus.service.service import Service
-from busmq_spark.bus.topics.topic import Topic
+from busmq_spark.bus.service import Service
+from busmq_spark.bus.topics.topic import Topic, TopicsConsumer
 from busmq_spark.bus.topics.topic_jobs import TopicJobs, TopicWorker
-from busmq_spark.bus.topics.topics_consumer import TopicsConsumer
 from busmq_spark.errors import BusError, ConfigError, StateError, TlsError, Unauthorized
 from busmq_spark.errors.foreign import error_text, plain_text
 from busmq_spark.groups.job import OUTCOME_TTL_S
 from busmq_spark.options import bus_options, default_url
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, queue_cap_field
-from busmq_spark.redis_io.fork_guard import forked_error, other_loop_error
+from busmq_spark.redis_io.event_loops import forked_error, other_loop_error
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.lease_token import my_token
-from busmq_spark.redis_io.redis_layout import redis_layout
 
 if TYPE_CHECKING:
     from busmq_spark.bus.sync_types import SyncBus

@@ -28,9 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, get_args
 
 from busmq_spark.arguments import check_text
-from busmq_spark.bus.early_calls import EarlyCalls
-from busmq_spark.bus.emitter import Emitter, Handler, LinkEvent
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.emitter import Emitter, Handle, Handler, LinkEvent
 from busmq_spark.bus.queue.base_consumption import (
     ConsumeKeywords,
     ConsumeOptions,
@@ -38,8 +36,9 @@ from busmq_spark.bus.queue.base_consumption import (
 )
 from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.queue.queue import Queue
+from busmq_spark.bus.waiting import EarlyCalls
 from busmq_spark.errors import BusError, ProtocolError, QueueFull, StateError
-from busmq_spark.objects.channel_frames import (
+from busmq_spark.objects.service_and_channel_messages import (
     ChannelAckTracker,
     ChannelFrameKind,
     carries_application_message,
@@ -109,7 +108,7 @@ class _Connection:
 
 class BaseChannel(Handle, Emitter[ChannelEvent | LinkEvent]):
     """The part that one side of a local channel and of a federated one
-    (``federation/client/channel.py``) share: its roles and its life.
+    (``federation/client/messaging.py``) share: its roles and its life.
     """
 
     events: tuple[ChannelEvent | LinkEvent, ...] = get_args(ChannelEvent)

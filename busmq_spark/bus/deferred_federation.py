@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from busmq_spark.deferred_import import DeferredImport
+from busmq_spark.extras import DeferredImport
 
 if TYPE_CHECKING:
     from busmq_spark.bus.context import BusContext
@@ -27,7 +27,7 @@ class FederationLinks(Protocol):
 
 
 class MirrorHandle(Protocol):
-    """Copies queues of another data centre here, while its block runs (mirror/bus_mirror.py)."""
+    """Copies queues of another data centre here, while its block runs (mirror/runner.py)."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *failed: Any) -> None: ...
@@ -57,7 +57,7 @@ def make_mirror(
     metrics: Metrics | None,
     options: dict[str, Any],
 ) -> MirrorHandle:
-    """A mirror (mirror/bus_mirror.py), which stands on stores, as federation does."""
+    """A mirror (mirror/runner.py), which stands on stores, as federation does."""
     mirror: DeferredImport[Callable[..., MirrorHandle]] = DeferredImport(
         "mirror.bus_mirror", "BusMirror"
     )

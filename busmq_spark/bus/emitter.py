@@ -1,4 +1,9 @@
-"""Events with handlers, in the spirit of Node's emitters: ``on``, ``once``, ``off``."""
+"""The base classes of live objects: events with handlers, and the end by ``aclose``.
+
+The end of every object of a bus: leaving its block, or ``aclose``.
+
+Events with handlers, in the spirit of Node's emitters: ``on``, ``once``, ``off``.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,49 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
+from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from busmq_spark.arguments import check_function, show
-from busmq_spark.bus.handle import not_picklable_error
-from busmq_spark.errors import BusError, ConfigError
+from busmq_spark.errors import BusError, ConfigError, StateError
 from busmq_spark.errors.foreign import error_text, exc_info
+
+
+def not_picklable_error(thing: object) -> StateError:
+    """Return the error of an object of a bus that is pickled or copied."""
+    remedy = "Send its name, and make it anew on a bus of that process"
+    return StateError(
+        event="pickle",
+        what=repr(thing),
+        state="bound to the connections of this process",
+        remedy=remedy,
+    )
+
+
+class Handle:
+    """An object of a bus that is used inside ``async with``, or until ``aclose``."""
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable_error(self)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.detach()
+
+    async def aclose(self) -> None:
+        """Do what leaving ``async with`` does. Nothing stored is deleted; no error when it was
+        never opened.
+        """
+        await self.__aexit__(None, None, None)
+
+    async def detach(self) -> None:
+        """Let go of what it holds on the bus."""
+        raise NotImplementedError
+
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 EventName = TypeVar("EventName", bound=str)

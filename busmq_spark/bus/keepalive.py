@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.objects.persisted import touch
-from busmq_spark.queue.command_generators import RedisCall, command
-from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.command_generators import RedisCall, command, group_by
 from busmq_spark.queue.keys import ANNOUNCEMENT_CHANNEL, QueueKeys, pubsub_channel
 from busmq_spark.reading.reader_operations import keep_alive
 from busmq_spark.redis_io.lease_token import LEASE_MS
@@ -34,7 +33,7 @@ from busmq_spark.redis_io.lease_token import LEASE_MS
 if TYPE_CHECKING:
     from busmq_spark.bus.emitter import SpawnTask
     from busmq_spark.bus.redis_server_links import RedisServerLinks
-    from busmq_spark.redis_io.link_factory import AnyAsyncLink
+    from busmq_spark.redis_io.layout import AnyAsyncLink
 
 MIN_TOUCH_TIMEOUT_S = 1.0
 """Shortest time given to a server that should touch queues."""

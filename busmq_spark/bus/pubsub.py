@@ -21,10 +21,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from busmq_spark.arguments import check_whole
-from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
-from busmq_spark.bus.early_calls import EarlyCalls
-from busmq_spark.bus.emitter import Emitter, LinkEvent
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.emitter import Emitter, Handle, LinkEvent
+from busmq_spark.bus.waiting import DropOldestBuffer, EarlyCalls
 from busmq_spark.errors import MessagesMissed, StateError
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import check_name, pubsub_channel

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import queue_name, server_index
-from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.link_factory import async_links
+from busmq_spark.redis_io import optional_commands
+from busmq_spark.redis_io.layout import RedisLayout, async_links
 from busmq_spark.redis_io.optional_commands import ask_if_allowed
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.redis_io.queue_location import choose_server
-from busmq_spark.redis_io.redis_layout import RedisLayout
 
 if TYPE_CHECKING:
-    from busmq_spark.redis_io.link_factory import AnyAsyncLink
+    from busmq_spark.redis_io.layout import AnyAsyncLink
 
 LOCATION_CACHE_S = 600.0
 MAX_CACHED_LOCATIONS = 100_000
@@ -77,14 +76,18 @@ class RedisServerLinks:
         self.ready = [not isinstance(outcome, BaseException) for outcome in outcomes]
 
     async def check_eviction(self, *, required: bool) -> None:
-        """Warns of servers that evict, or refuses them (see redis_io/eviction.py). Of a cluster one
-        node is asked, whichever.
+        """Warn of servers that evict, or refuse them (see redis_io/optional_commands.py). One node
+        of a cluster is asked.
         """
         for link, ready in zip(self.commands, self.ready, strict=True):
             if ready:
                 with suppress(LinkLost):
-                    eviction.check_eviction_policies(
-                        {link.endpoint.masked_url: await link.run(eviction.read_eviction_policy())},
+                    optional_commands.check_eviction_policies(
+                        {
+                            link.endpoint.masked_url: await link.run(
+                                optional_commands.read_eviction_policy()
+                            )
+                        },
                         required=required,
                     )
 

@@ -31,18 +31,17 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from busmq_spark.bus.base_persisted_object import PersistedDict
-from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.handle import not_picklable_error
+from busmq_spark.bus.emitter import Emitter, not_picklable_error
 from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.queue.base_consumption import ReliableMessage, reliable_message
 from busmq_spark.errors import StateError
 from busmq_spark.errors.foreign import exc_info
-from busmq_spark.redis_io.fork_guard import forked_error
+from busmq_spark.redis_io.event_loops import forked_error
 
 _PROXIED_MODULES = (
     "busmq_spark.bus.",
     "busmq_spark.federation.client.",
-    "busmq_spark.mirror.bus_mirror",
+    "busmq_spark.mirror.runner",
 )
 log = logging.getLogger("busmq_spark")
 

@@ -11,13 +11,12 @@ from busmq_spark.bus.bus import BusEvent, QueueKeywords, T
 from busmq_spark.bus.channel import ChannelEvent, ChannelKeywords
 from busmq_spark.bus.emitter import Handler, LinkEvent
 from busmq_spark.bus.event_routing import EventAttributes
-from busmq_spark.bus.jobs.base_worker import JobHandler, WorkerKeywords
+from busmq_spark.bus.jobs.worker import JobHandler, WorkerKeywords
 from busmq_spark.bus.pubsub import PubsubEvent
 from busmq_spark.bus.queue.base_consumption import ConsumeKeywords
 from busmq_spark.bus.queue.base_queue import QueueEvent
 from busmq_spark.bus.queue.shared_group import MessageHandler, SharedGroupKeywords
-from busmq_spark.bus.service.base_service import ServiceEvent
-from busmq_spark.bus.service.service_provider import ServeKeywords
+from busmq_spark.bus.service import ServeKeywords, ServiceEvent
 from busmq_spark.bus.topics.member import MemberEvent, OwnedPartitionMessages
 from busmq_spark.errors import BusError
 from busmq_spark.groups.job import JobOutcome

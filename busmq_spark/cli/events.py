@@ -13,9 +13,8 @@ from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import CliOutput, table
+from busmq_spark.cli.output import CliOutput, escape_control_characters, format_count, table
 from busmq_spark.cli.queue_lookup import need_redis
-from busmq_spark.cli.terminal_text import escape_control_characters, format_count
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.message import refuse_constant
 from busmq_spark.routing.event_patterns import check_key, matches

@@ -6,18 +6,23 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.cli_errors import CliQueueMissing
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import CliOutput, table
-from busmq_spark.cli.queue_lookup import locate_queue, open_links
+from busmq_spark.cli.output import (
+    CliOutput,
+    format_count,
+    format_duration,
+    format_number,
+    format_size,
+    table,
+)
+from busmq_spark.cli.queue_lookup import CliQueueMissing, locate_queue, open_links
 from busmq_spark.cli.queue_overviews import QueueOverview, read_overviews
 from busmq_spark.cli.queues import reader_names
 from busmq_spark.cli.server_report import ServerReport, read_server_report
 from busmq_spark.cli.subscriptions import warn_if_abandoned
-from busmq_spark.cli.terminal_text import format_count, format_duration, format_number, format_size
 from busmq_spark.options import RedisOptions
 from busmq_spark.reading.reader_subscriptions import list_subscriptions
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 
 UNFIT = 3
 """Exit code: a server is full, or evicts."""

@@ -7,15 +7,20 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import CliOutput, table
+from busmq_spark.cli.output import (
+    CliOutput,
+    escape_control_characters,
+    format_duration,
+    format_number,
+    table,
+)
 from busmq_spark.cli.queue_lookup import keys_of, locate_existing, open_links
 from busmq_spark.cli.queue_overviews import ask_undamaged
-from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.reading.lag import ReaderLag, read_lags
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.lease_token import is_dead
-from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import discover_queues
 
 

@@ -14,19 +14,23 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import CliOutput, table
+from busmq_spark.cli.output import (
+    CliOutput,
+    escape_control_characters,
+    format_duration,
+    format_number,
+    table,
+)
 from busmq_spark.cli.queue_lookup import LocatedQueue, need_redis, open_links
 from busmq_spark.cli.serve import parse_listen_address as listen_address
-from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.errors import ConfigError
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
-from busmq_spark.mirror.settings import MirrorSettings, matches
-from busmq_spark.mirror.status import MirrorReport
+from busmq_spark.mirror.settings import MirrorReport, MirrorSettings, matches
+from busmq_spark.option_parsing import one_of, size
 from busmq_spark.options import LAYOUTS, RedisOptions
-from busmq_spark.parsers import one_of, size
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import MIRROR_REPORTS_PATTERN, QueueKeys
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import discover_queues
 from busmq_spark.writing.mirror import MirrorQueueState, read_mirror_states
 from busmq_spark.writing.mirror import promote as promoted

@@ -1,11 +1,21 @@
-"""Options and arguments that several commands share, with one help text each."""
+"""Options that commands share, each with one help text.
 
-from typing import Annotated
+Options and arguments that several commands share, with one help text each.
+
+Options that say how to reach Redis: declared once, added to every command that takes
+``redis: RedisOptions``.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.parsers import duration_s
+from busmq_spark.option_parsing import duration_s, one_of
+from busmq_spark.options import LAYOUTS, RedisOptions
 
 JsonOption = Annotated[
     bool,
@@ -49,3 +59,143 @@ def check_exclusive(**given: bool) -> None:
     both = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if len(both) > 1:
         raise ConfigError(reason=f"{' and '.join(both)} exclude each other. Give one of them")
+
+
+HELP_PANEL = "Redis"
+
+
+def _option(flag: str, env: str, text: str, metavar: str) -> Any:
+    return Annotated[
+        str | None,
+        typer.Option(
+            flag,
+            metavar=metavar,
+            envvar=env,
+            help=text,
+            rich_help_panel=HELP_PANEL,
+            show_default=False,
+        ),
+    ]
+
+
+RedisOption = _option(
+    "--redis",
+    "BUSMQ_REDIS_URL",
+    "Where Redis is: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path; several"
+    " separated by commas. A password is better kept in the environment variable: other users of"
+    " this machine can see arguments.",
+    "URL",
+)
+
+
+def _tls_options(prefix: str) -> dict[str, Any]:
+    return {
+        "tls_ca": _option(
+            f"--{prefix}tls-ca",
+            "BUSMQ_TLS_CA",
+            "PEM file of the authority to trust with rediss://.",
+            "FILE",
+        ),
+        "tls_certificate": _option(
+            f"--{prefix}tls-cert",
+            "BUSMQ_TLS_CERT",
+            "PEM file of the client certificate to show.",
+            "FILE",
+        ),
+        "tls_key": _option(
+            f"--{prefix}tls-key", "BUSMQ_TLS_KEY", "PEM file of its private key.", "FILE"
+        ),
+    }
+
+
+_OPTIONS: dict[str, Any] = {
+    "url": RedisOption,
+    "layout": _option(
+        "--layout",
+        "BUSMQ_REDIS_LAYOUT",
+        "direct (default), sentinel or cluster: the URLs are sentinels, or nodes.",
+        "LAYOUT",
+    ),
+    "master": _option(
+        "--sentinel-master",
+        "BUSMQ_SENTINEL_MASTER",
+        "The name under which the sentinels watch the servers.",
+        "NAME",
+    ),
+    "user": _option(
+        "--user",
+        "BUSMQ_REDIS_USER",
+        "ACL user; its password is taken from BUSMQ_REDIS_PASSWORD.",
+        "NAME",
+    ),
+    **_tls_options(""),
+    "password": Annotated[
+        str | None, typer.Option("--password", envvar="BUSMQ_REDIS_PASSWORD", hidden=True)
+    ],
+}
+_FLAGS = {
+    "url": "--redis",
+    "layout": "--layout",
+    "master": "--sentinel-master",
+    "user": "--user",
+    "tls_ca": "--tls-ca",
+    "tls_certificate": "--tls-cert",
+    "tls_key": "--tls-key",
+    "password": "--password",
+}
+_PREFIXED_TLS_OPTIONS = _tls_options("redis-")
+
+
+def with_redis_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with these options in the place of its parameter ``redis``; any other command as
+    it is.
+
+    A command that has a ``--tls-cert`` of its own gets those of Redis as ``--redis-tls-cert`` and
+    so on.
+    """
+    signature = inspect.signature(command)
+    if (
+        "redis" not in signature.parameters
+        or signature.parameters["redis"].annotation is not RedisOptions
+    ):
+        return command
+
+    @wraps(command)
+    def run_command(*arguments: Any, **options: Any) -> None:
+        command(
+            *arguments,
+            redis=_make_redis_options({name: options.pop(name) for name in _OPTIONS}),
+            **options,
+        )
+
+    table = (
+        _OPTIONS | _PREFIXED_TLS_OPTIONS if "certificate_file" in signature.parameters else _OPTIONS
+    )
+    ours = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in table.items()
+    ]
+    others = [each for name, each in signature.parameters.items() if name != "redis"]
+    first = [
+        each.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for each in others
+        if each.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
+    last = [each for each in others if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    # What inspect looks for
+    run_command.__signature__ = signature.replace(parameters=[*first, *ours, *last])  # type: ignore[attr-defined]
+    run_command.__annotations__ = {each.name: each.annotation for each in (*first, *ours, *last)}
+    return run_command
+
+
+def _make_redis_options(given: Mapping[str, str | None]) -> RedisOptions:
+    for name, text in given.items():
+        if text == "":
+            raise ConfigError(reason=f"{_FLAGS[name]} is empty; give a value, or leave it out")
+    found = {name: text for name, text in given.items() if text is not None}
+    if "layout" in found:
+        try:
+            found["layout"] = one_of(*LAYOUTS)(found["layout"])
+        except ValueError as error:
+            raise ConfigError(reason=f"--layout is {found['layout']!r}; expected {error}") from None
+    return RedisOptions(**found)  # type: ignore[arg-type]  # its fields of text

@@ -14,21 +14,22 @@ from rich.table import Table
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, parse_seconds
-from busmq_spark.cli.output import CliOutput, table
-from busmq_spark.cli.terminal_text import (
+from busmq_spark.cli.output import (
     SHOWN_CHARS,
+    CliOutput,
     escape_control_characters,
     format_count,
     format_duration,
     format_number,
     format_size,
+    table,
     value_json,
     value_text,
 )
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import editing, lock, report
-from busmq_spark.outbox.file_identity import real_path
+from busmq_spark.outbox.files import real_path
 from busmq_spark.outbox.outbox import SyncOutbox
 
 StoreArgument = Annotated[

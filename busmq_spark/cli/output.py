@@ -1,22 +1,159 @@
-"""The output of a command: its answer, notes and errors. See the rules in ``__init__.py``."""
+"""The output of commands: answers, notes, errors, questions, progress and messages.
+
+Foreign bytes and machine numbers as text that may go to a terminal. Pure.
+
+The output of a command: its answer, notes and errors. See the rules in ``__init__.py``.
+
+The question before a command deletes data for good.
+
+Progress on stderr, only when a person is there to see it.
+
+Messages to stdout, in the form asked for.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
+import math
 import sys
+import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
-from busmq_spark.cli.terminal_text import escape_control_characters, json_default, one_line
-from busmq_spark.errors import BusError
+from busmq_spark.cli.options import check_exclusive
+from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.errors.foreign import error_text
+from busmq_spark.queue.message import Message
+
+SHOWN_CHARS = 2000
+"""Longest value written to a terminal; a pipe gets all of it."""
+BINARY_BYTES = 32
+"""Bytes of a binary value shown to people; ``--raw`` and ``--json`` give all of them."""
+_NAMED_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+# Control, surrogate, private use, unassigned, line and paragraph separators; format characters too
+# (they turn text around), save the two joiners that emoji and several scripts need.
+_UNSAFE_CATEGORIES = {"Cc", "Cs", "Co", "Cn", "Zl", "Zp", "Cf"}
+_JOINERS = "\u200c\u200d"
+
+
+def escape_control_characters(text: str) -> str:
+    """The text with every character escaped that could move the cursor, change colours or turn the
+    line around.
+    """
+    return text if text.isascii() and text.isprintable() else "".join(map(_escape, text))
+
+
+def _escape(char: str) -> str:
+    if char in _NAMED_ESCAPES:
+        return _NAMED_ESCAPES[char]
+    if char in _JOINERS or unicodedata.category(char) not in _UNSAFE_CATEGORIES:
+        return char
+    code = ord(char)
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    )
+
+
+def value_text(value: bytes, most: int | None = None) -> str:
+    """A message for people: its text, or the first bytes of a binary one. At most ``most``
+    characters.
+    """
+    text = utf8_text(value)
+    if text is None:
+        cut = " …" if len(value) > BINARY_BYTES else ""
+        return f"<{format_count(len(value), 'byte')}: {value[:BINARY_BYTES].hex(' ')}{cut}>"
+    if most is not None and len(text) > most:
+        return f"{escape_control_characters(text[:most])} … <{format_size(len(value))} in all>"
+    return escape_control_characters(text)
+
+
+def value_json(value: bytes) -> dict[str, str]:
+    """A message for programs: field ``value`` when it is UTF-8 text, else ``value_base64``."""
+    text = utf8_text(value)
+    return {"value_base64": base64.b64encode(value).decode()} if text is None else {"value": text}
+
+
+def utf8_text(value: bytes) -> str | None:
+    """The text of a value, None when it is not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def one_line(text: str) -> str:
+    """Any text as one safe line."""
+    return escape_control_characters(" ".join(text.split()))
+
+
+def format_size(count_bytes: float) -> str:
+    """``1.5 MB``; three digits at most, powers of 1024 as Redis counts."""
+    units = ("B", "KB", "MB", "GB", "TB")
+    power = min(len(units) - 1, int(math.log(count_bytes, 1024))) if count_bytes >= 1 else 0
+    scaled = count_bytes / 1024**power
+    return (
+        f"{scaled:.0f} {units[power]}"
+        if power == 0 or scaled >= 100
+        else f"{scaled:.1f} {units[power]}"
+    )
+
+
+def format_number(value: float) -> str:
+    """``336,776``: groups of three, for eyes."""
+    return f"{value:,.0f}"
+
+
+def format_count(value: int, noun: str) -> str:
+    """``1 message``, ``2 messages``."""
+    return f"{format_number(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def format_rate(items: float, seconds: float) -> str:
+    """``12,345/s``."""
+    return f"{format_number(items / max(seconds, 1e-9))}/s"
+
+
+def format_duration(seconds: float) -> str:
+    """The two largest units: ``6 d 23 h``, ``30 s``."""
+    whole = max(0, int(seconds))
+    parts = []
+    for name, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        part, whole = divmod(whole, length)
+        parts.append((part, name))
+    while len(parts) > 1 and parts[0][0] == 0:
+        parts.pop(0)
+    return (
+        " ".join(f"{part} {name}" for part, name in parts[:2] if part or len(parts) == 1) or "0 s"
+    )
+
+
+def json_default(value: Any) -> Any:
+    """Return a JSON value for an object that ``json.dumps`` does not know."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
 
 WIDTH_IN_PIPE = 10_000
 MAX_TABLE_WIDTH = (
@@ -169,3 +306,134 @@ def _console(*, stderr: bool) -> Console:
     if not (sys.stderr if stderr else sys.stdout).isatty():
         console.width = WIDTH_IN_PIPE
     return console
+
+
+def confirm(out: CliOutput, consequence: str, *, yes: bool) -> None:
+    """Ask whether to go on, unless ``--yes`` was given. Raises ConfigError without a terminal."""
+    if yes:
+        return
+    if out.as_json or not sys.stdin.isatty():
+        raise ConfigError(reason=f"this would {consequence}. Add --yes to do so")
+    out.note(f"This would {consequence}.", "yellow")
+    typer.confirm("Do it?", abort=True, err=True)
+
+
+SHOW_BAR_AFTER_S = 0.3
+"""Short work shows no bar: a flash is only noise."""
+
+
+class TerminalProgressBar:
+    """Counts items and shows bar, count and rate. ``total`` is in items, or in bytes when
+    ``weighed``; the total is None when unknown.
+
+    ``waiting``: show the bar at once, with this text until the first item is done.
+    """
+
+    def __init__(
+        self,
+        out: CliOutput,
+        title: str,
+        total: int | None,
+        noun: str,
+        *,
+        weighed: bool = False,
+        waiting: str | None = None,
+    ) -> None:
+        self._visible = out.is_watched
+        self._noun, self._waiting = noun, waiting
+        self._started = time.monotonic()
+        self.items = 0
+        size = [DownloadColumn(binary_units=True)] if weighed and total else []
+        bar = (
+            [BarColumn(bar_width=30), TaskProgressColumn(), *size, TimeRemainingColumn()]
+            if total
+            else []
+        )
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            *bar,
+            TextColumn("{task.fields[text]}", markup=False),
+        )
+        self._bar = Progress(*columns, console=out.errors, transient=True)
+        self._task = self._bar.add_task(escape_control_characters(title), total=total, text=Text())
+
+    @property
+    def seconds(self) -> float:
+        """Since the meter was entered."""
+        return time.monotonic() - self._started
+
+    def add(self, items: int, weight: int | None = None) -> None:
+        """Some more are done; ``weight`` is what counts towards the total when weighed."""
+        self.items += items
+        if not self._visible:
+            return
+        if not self._bar.live.is_started and (
+            self._waiting is not None or self.seconds > SHOW_BAR_AFTER_S
+        ):
+            self._bar.start()
+        text = (
+            f"{format_number(self.items)} {self._noun}  {format_rate(self.items, self.seconds)}"
+            if self.items or not self._waiting
+            else self._waiting
+        )
+        self._bar.update(self._task, advance=items if weight is None else weight, text=text)
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        if self._waiting is not None:
+            self.add(0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePrinter:
+    """Writes messages of one queue; each call is flushed, so what it returned from has left this
+    process.
+    """
+
+    out: CliOutput
+    queue: str
+    raw: bool
+    null: bool
+
+    def __post_init__(self) -> None:
+        check_exclusive(json=self.out.as_json, raw=self.raw)
+        if self.null and not self.raw:
+            raise ConfigError(reason="--null separates the bytes that --raw writes. Give --raw too")
+
+    def write(self, messages: Iterable[Message]) -> None:
+        """All of them, in order."""
+        if self.raw:
+            end = b"\0" if self.null else b"\n"
+            self.out.flush()
+            sys.stdout.buffer.write(b"".join([message.value + end for message in messages]))
+            sys.stdout.buffer.flush()
+        elif self.out.as_json:
+            sys.stdout.write("".join([self._json_line(message) for message in messages]))
+        elif self.out.on_terminal:
+            for message in messages:
+                self.out.print_lines(
+                    Text.assemble(
+                        (f"{message.id:>6}", "cyan"), "  ", value_text(message.value, SHOWN_CHARS)
+                    )
+                )
+        else:
+            sys.stdout.write(
+                "".join([f"{message.id:>6}  {value_text(message.value)}\n" for message in messages])
+            )
+        self.out.flush()
+
+    def _json_line(self, message: Message) -> str:
+        return (
+            json.dumps({"queue": self.queue, "id": message.id, **value_json(message.value)}) + "\n"
+        )

@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.cli_errors import MessageMissing
-from busmq_spark.cli.message_printer import MessagePrinter
 from busmq_spark.cli.options import (
     JsonOption,
     NullOption,
@@ -14,10 +12,8 @@ from busmq_spark.cli.options import (
     RawOption,
     check_exclusive,
 )
-from busmq_spark.cli.output import CliOutput
-from busmq_spark.cli.queue_lookup import locate_existing, open_links
-from busmq_spark.cli.stored_messages import read_messages
-from busmq_spark.cli.terminal_text import format_count
+from busmq_spark.cli.output import CliOutput, MessagePrinter, format_count
+from busmq_spark.cli.queue_lookup import MessageMissing, locate_existing, open_links, read_messages
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.message import MAX_ID

@@ -1,33 +1,68 @@
-"""``busmq push``: messages from arguments, a file or stdin to the end of a queue."""
+"""``busmq push``: messages from arguments, a file or stdin to the end of a queue.
+
+Cutting a stream of bytes into messages. Bytes in, bytes out; only the separator means
+something.
+"""
+
+from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
 
-from busmq_spark.cli.cli_errors import CliQueueFull
-from busmq_spark.cli.message_splitting import split_messages
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, parse_seconds
-from busmq_spark.cli.output import CliOutput
-from busmq_spark.cli.progress_bar import TerminalProgressBar
+from busmq_spark.cli.output import (
+    CliOutput,
+    TerminalProgressBar,
+    format_count,
+    format_duration,
+    format_number,
+)
 from busmq_spark.cli.queue_lookup import (
+    CliQueueFull,
     LocatedQueue,
     find_topic,
     locate_partitions,
     locate_queue,
     open_links,
 )
-from busmq_spark.cli.terminal_text import format_count, format_duration, format_number
 from busmq_spark.errors import ConfigError, LinkLost
 from busmq_spark.groups.topic import partition_of
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import slices
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import new_token
+
+READ_BYTES = 1024 * 1024
+
+
+def split_messages(
+    read: Callable[[int], bytes], separator: bytes
+) -> Iterator[tuple[list[bytes], int]]:
+    """Messages as they arrive, in runs, each run with the number of bytes read for it.
+
+    ``read`` returns what is there (``read1`` of a pipe), so a line is handed on as soon as it is
+    complete. A separator at the very end ends the last message and starts no empty one.
+    """
+    rest: list[bytes] = []
+    while block := read(READ_BYTES):
+        first, *others = block.split(separator)
+        rest.append(
+            first
+        )  # joined only when complete: a message of many blocks is not copied once a block
+        if others:
+            yield [b"".join(rest), *others[:-1]], len(block)
+            rest = [others[-1]]
+        else:
+            yield [], len(block)
+    if last := b"".join(rest):
+        yield [last], 0
 
 
 def push(  # noqa: PLR0913  # the options of a command

@@ -1,13 +1,23 @@
-"""From what the user named to open links and located queues."""
+"""The look-up of what a user named: links, queues, stored messages, or an error with a remedy.
+
+Errors of the core in the words of the command line: same codes, and a remedy that can be
+typed.
+
+From what the user named to open links and located queues.
+
+Reading stored messages by id for people: nothing is removed, and ids that are no longer stored
+are passed over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from shlex import quote
+from typing import Any
 
-from busmq_spark.cli.cli_errors import CliQueueMissing
-from busmq_spark.errors import ConfigError, TopicMissing
+from busmq_spark.errors import BusError, ConfigError, QueueFull, QueueMissing, TopicMissing
 from busmq_spark.groups.topic import (
     TopicState,
     check_topic,
@@ -16,11 +26,50 @@ from busmq_spark.groups.topic import (
     read_topic,
 )
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys, TopicKeys, server_index
+from busmq_spark.queue.message import Message
+from busmq_spark.reading.range_reader import RangeCursor, find_id
 from busmq_spark.reading.reader_operations import QueueState, states
-from busmq_spark.redis_io.link_factory import Link, sync_links
+from busmq_spark.redis_io.layout import Link, redis_layout, sync_links
 from busmq_spark.redis_io.queue_location import locate
-from busmq_spark.redis_io.redis_layout import redis_layout
+
+
+class _WithShellName(BusError):
+    """An error whose text has the name of the queue, quoted for a shell, in a command."""
+
+    def __init__(self, **details: Any) -> None:
+        super().__init__(**{**details, "typed": quote(details["queue"])})
+
+
+class CliQueueMissing(_WithShellName, QueueMissing):
+    """The queue does not exist on the servers named."""
+
+    template = (
+        "there is no queue {queue!r} on {servers}. List them with: busmq queues; create it with:"
+        " busmq push {typed} <message>"
+    )
+
+
+class CliQueueFull(_WithShellName, QueueFull):
+    """The queue is at its maxsize."""
+
+    template = (
+        "queue {queue!r} holds its maxsize of {maxsize} messages; {stored} of the messages given"
+        " were stored, {left} were not. Let a consumer drain it, for example: busmq tail {typed}"
+        " --consume"
+    )
+
+
+class MessageMissing(_WithShellName):
+    """None of the requested ids is stored."""
+
+    code = "BUSMQ_MESSAGE_MISSING"
+    template = (
+        "queue {queue!r} does not hold {wanted}; it holds {found}. Acknowledged messages leave the"
+        " queue; see: busmq info {typed}"
+    )
+
 
 COMMAND_PATIENCE_S = 1.5
 """Seconds after which commands give up: a person waits. Links of queries wait 8 or 60 s
@@ -110,3 +159,48 @@ def locate_existing(name: str, links: list[Link]) -> tuple[LocatedQueue, QueueSt
             queue=name, servers=", ".join(link.endpoint.masked_url for link in links)
         )
     return place, state
+
+
+def read_messages(place: LocatedQueue, first: int, last: int) -> Iterator[list[Message]]:
+    """The stored ones of the messages ``first..last``, in order and in parts."""
+    need = first
+    while need <= last:
+        start = _find_first_stored(place, need)
+        if start is None or start[0] > last:
+            return
+        need, oldest = start
+        cursor = RangeCursor(place.keys, need, last, oldest)
+        while (call := cursor.ask()) is not None:
+            reply = place.link.execute(call)
+            messages = [Message(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2)]
+            ids = (messages[0].id, messages[-1].id) if messages else (0, 0)
+            window = cursor.take(
+                *ids, len(messages), sum(len(message.value) for message in messages)
+            )
+            # Messages that npm peers or an interrupted consumer put back may leave holes: then take
+            # the stored ones and look again after them.
+            part = (
+                messages[window.start : window.stop]
+                if window
+                else [message for message in messages if need <= message.id <= last]
+            )
+            if part:
+                yield part
+                need = part[-1].id + 1
+            if window is None:
+                break
+
+
+def _find_first_stored(place: LocatedQueue, need: int) -> tuple[int, int] | None:
+    """The first stored id from ``need`` on, and the id the head would have if ids had no holes;
+    return None when there is none.
+    """
+    oldest = int(place.link.execute(command("LINDEX", place.keys.messages, 0)) or 0)
+    if oldest == 0:
+        return None
+    if need <= oldest:
+        return oldest, oldest
+    position, exact, following = place.link.run(find_id(place.keys, need))
+    if exact:
+        return need, need - position
+    return (following, following - position - 1) if following else None

@@ -7,13 +7,18 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import CliOutput, table
+from busmq_spark.cli.output import (
+    CliOutput,
+    escape_control_characters,
+    format_duration,
+    format_number,
+    table,
+)
 from busmq_spark.cli.queue_lookup import keys_of, open_links
 from busmq_spark.cli.queue_overviews import DamagedQueueOverview, QueueOverview, read_all_overviews
-from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import discover_queues
 
 

@@ -4,11 +4,9 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.confirmation import confirm
 from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import CliOutput
+from busmq_spark.cli.output import CliOutput, confirm, format_count, format_duration, format_size
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, locate_queue, open_links
-from busmq_spark.cli.terminal_text import format_count, format_duration, format_size
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach

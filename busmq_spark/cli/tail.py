@@ -1,13 +1,21 @@
-"""``busmq tail``: follow a queue as messages come."""
+"""``busmq tail``: follow a queue as messages come, or take its messages.
+
+Taking messages out of a queue, for ``busmq tail --consume`` and ``--reliable``.
+
+``busmq tail``: follow a queue as messages come.
+"""
+
+from __future__ import annotations
 
 import select
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.message_printer import MessagePrinter
 from busmq_spark.cli.options import (
     JsonOption,
     NullOption,
@@ -15,14 +23,68 @@ from busmq_spark.cli.options import (
     RawOption,
     check_exclusive,
 )
-from busmq_spark.cli.output import CliOutput
-from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links
-from busmq_spark.cli.stored_messages import read_messages
-from busmq_spark.cli.tail_consume import consume as take
-from busmq_spark.cli.terminal_text import escape_control_characters
+from busmq_spark.cli.output import CliOutput, MessagePrinter, escape_control_characters
+from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links, read_messages
+from busmq_spark.cli.queue_overviews import describe_holders
+from busmq_spark.errors import QueueBusy
 from busmq_spark.options import RedisOptions
-from busmq_spark.reading.reader_operations import QueueState
+from busmq_spark.queue.message import CHUNK_MESSAGES
+from busmq_spark.queue.queue import ack, pop
+from busmq_spark.reading.reader_operations import QueueState, keep_alive
 from busmq_spark.redis_io.push_listener import RedisPushListenerThread
+
+
+def take_messages(
+    writer: MessagePrinter,
+    place: LocatedQueue,
+    state: QueueState,
+    *,
+    reliable: bool,
+    most: int | None,
+    wait: Callable[[], None] | None,
+) -> None:
+    """Take messages, oldest first, until ``most`` or for ever; without ``wait`` until the queue is
+    empty. Keeps the queue alive meanwhile.
+
+    Reliable: what an earlier reliable consumer took and never acknowledged comes first, each
+    message is acknowledged once it is written, and on the way out what was taken and not written
+    goes back to the head of the queue.
+    """
+    keys, link = place.keys, place.link
+    if held := describe_holders(place):
+        found = (
+            f"is being read by a running query ({held[0]}), which would fail if messages were taken"
+            " from it"
+        )
+        raise QueueBusy(
+            queue=keys.name,
+            found=found,
+            remedy="Stop that query first, or look without taking: busmq tail without --consume",
+        )
+    written, left, touched = 0, most, time.monotonic()
+    if reliable:
+        link.run(ack(keys, 0, ttl_s=state.ttl_s, restore=True))
+    try:
+        while left is None or left > 0:
+            batch = min(CHUNK_MESSAGES, left or CHUNK_MESSAGES)
+            messages = link.run(pop(keys, reliable=reliable, ttl_s=state.ttl_s, most=batch))
+            if messages:
+                writer.write(messages)
+                written = messages[-1].id
+                left = None if left is None else left - len(messages)
+                if reliable:
+                    link.run(ack(keys, written, ttl_s=state.ttl_s))
+            elif wait is None:
+                return
+            else:
+                wait()
+            if time.monotonic() - touched > state.ttl_s / 3:
+                link.run(keep_alive([keys]))
+                touched = time.monotonic()
+    finally:
+        if reliable:
+            link.run(ack(keys, written, ttl_s=state.ttl_s, restore=True))
+
 
 POLL_S = 1.0
 """Looked at this often even when no notification came; a notification wakes sooner."""
@@ -101,7 +163,7 @@ def tail(  # noqa: PLR0913  # the options of a command
         waiter = _PushWaiter(place) if follow else None
         try:
             if removing:
-                take(writer, place, state, reliable=reliable, most=most, wait=waiter)
+                take_messages(writer, place, state, reliable=reliable, most=most, wait=waiter)
             else:
                 QueueTailPrinter(
                     writer, place, state, first_id, DEFAULT_MESSAGE_COUNT if last is None else last

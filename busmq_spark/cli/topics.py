@@ -11,22 +11,23 @@ from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import CliOutput, table
-from busmq_spark.cli.queue_lookup import LocatedQueue, find_topic, locate_partitions, open_links
-from busmq_spark.cli.terminal_text import (
+from busmq_spark.cli.output import (
+    CliOutput,
     escape_control_characters,
     format_count,
     format_duration,
     format_number,
+    table,
 )
+from busmq_spark.cli.queue_lookup import LocatedQueue, find_topic, locate_partitions, open_links
 from busmq_spark.errors import QueueDamaged, TopicMissing
 from busmq_spark.groups.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.command_generators import group_by
 from busmq_spark.queue.keys import server_index
 from busmq_spark.reading.lag import read_lags
 from busmq_spark.reading.reader_operations import QueueState, states
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import discover_topics as found_topics
 
 

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import CliOutput
-from busmq_spark.cli.progress_bar import TerminalProgressBar
+from busmq_spark.cli.options import JsonOption, RedisOption
+from busmq_spark.cli.output import CliOutput, TerminalProgressBar, format_count
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_queue, open_links
-from busmq_spark.cli.redis_options import RedisOption
-from busmq_spark.cli.terminal_text import format_count
-from busmq_spark.demo.flight_delays import FlightDelayTotals
-from busmq_spark.demo.report import DemoPrinter, DemoStepResult
+from busmq_spark.demo.report import DemoPrinter, DemoStepResult, FlightDelayTotals
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, ToolMissing
 from busmq_spark.options import RedisOptions
@@ -226,7 +222,7 @@ def _run_query_and_report(
     report: DemoPrinter, job: "FlightsDemoQuerySettings", airlines: dict[str, str], picture: Path
 ) -> None:
     from busmq_spark.demo.local_spark import DemoQueryProgress, LocalSpark, read_totals, run_query
-    from busmq_spark.demo.plot_delays import draw_delays
+    from busmq_spark.demo.report import draw_delays
 
     with ExitStack() as stack:
         with report.out.spinner("starting Spark"):

@@ -1,24 +1,216 @@
-"""The output of ``busmq demo``: stages with their rates, tables, the plot's place, and the next
+"""The output of ``busmq demo``: its stages, tables and picture.
+
+The sums of the demo's query, added up for its tables and its plot. Pure.
+
+The demo's picture: mean delay by hour of the day, one line an airline.
+
+The output of ``busmq demo``: stages with their rates, tables, the plot's place, and the next
 command.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from busmq_spark.cli.output import CliOutput, table
-from busmq_spark.cli.terminal_text import format_count, format_number, format_rate
-from busmq_spark.demo.flight_delays import FlightDelayTotals, by_carrier, worst_hours
+from busmq_spark.cli.output import CliOutput, format_count, format_number, format_rate, table
+from busmq_spark.queue.command_generators import group_by
 from busmq_spark.redis_io.urls import parse
 
 if TYPE_CHECKING:
     from busmq_spark.demo.local_spark import DemoQueryProgress
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDelayTotals:
+    """Flights of a carrier ('' all) scheduled in an hour of the day (-1 all); minutes are sums,
+    early ones count negative.
+    """
+
+    carrier: str
+    hour: int
+    flights: int
+    departed: int
+    dep_minutes: int | None
+    arrived: int
+    arr_minutes: int | None
+
+    @property
+    def mean_departure_delay(self) -> float | None:
+        """Mean delay of departure in minutes; return None when all were cancelled."""
+        return (self.dep_minutes or 0) / self.departed if self.departed else None
+
+    @property
+    def mean_arrival_delay(self) -> float | None:
+        """Mean delay of arrival in minutes; return None when none arrived."""
+        return (self.arr_minutes or 0) / self.arrived if self.arrived else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "flights": self.flights,
+            "departed": self.departed,
+            "dep_delay": (
+                None if self.mean_departure_delay is None else round(self.mean_departure_delay, 3)
+            ),
+            "arr_delay": (
+                None if self.mean_arrival_delay is None else round(self.mean_arrival_delay, 3)
+            ),
+        }
+
+
+def by_carrier(delays: Iterable[FlightDelayTotals]) -> list[FlightDelayTotals]:
+    """All hours of a carrier together, the latest first."""
+    return _worst_first(_sums_of(delays, lambda delay: (delay.carrier, -1)))
+
+
+def worst_hours(delays: Iterable[FlightDelayTotals], most: int) -> list[FlightDelayTotals]:
+    """All carriers of an hour together, the ``most`` latest first."""
+    return _worst_first(_sums_of(delays, lambda delay: ("", delay.hour)))[:most]
+
+
+def _sums_of(
+    delays: Iterable[FlightDelayTotals], key: Callable[[FlightDelayTotals], tuple[str, int]]
+) -> list[FlightDelayTotals]:
+    return [
+        FlightDelayTotals(
+            carrier,
+            hour,
+            sum(each.flights for each in group),
+            sum(each.departed for each in group),
+            sum(each.dep_minutes or 0 for each in group),
+            sum(each.arrived for each in group),
+            sum(each.arr_minutes or 0 for each in group),
+        )
+        for (carrier, hour), group in group_by(delays, key).items()
+    ]
+
+
+def _worst_first(delays: Sequence[FlightDelayTotals]) -> list[FlightDelayTotals]:
+    return sorted(
+        delays,
+        key=lambda delay: (
+            -(
+                delay.mean_departure_delay
+                if delay.mean_departure_delay is not None
+                else float("-inf")
+            ),
+            delay.carrier,
+            delay.hour,
+        ),
+    )
+
+
+MIN_DEPARTURES_PER_HOUR = 30
+"""An hour with fewer departures is not drawn when the whole year is: three flights have no typical
+delay.
+"""
+FLIGHTS_OF_YEAR = 336_776
+NAMED_AIRLINES = 7
+"""Airlines with a colour and a name; the others are drawn grey, so that the lines can be
+distinguished.
+"""
+COLOURS = ("#d1495b", "#edae49", "#00798c", "#6a4c93", "#52796f", "#3d5a80", "#b5651d")
+
+
+def draw_delays(
+    delays: Sequence[FlightDelayTotals], airlines: dict[str, str], flights: int, path: Path
+) -> None:
+    """Write the PNG."""
+    logging.getLogger("matplotlib").setLevel(
+        logging.ERROR
+    )  # it logs its font cache on the first run
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 6.2), dpi=130, facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    biggest = sorted(by_carrier(delays), key=lambda delay: -delay.flights)
+    ends = []
+    for rank, airline in reversed(list(enumerate(biggest))):
+        hours, means = _mean_delays_by_hour(
+            delays, airline.carrier, MIN_DEPARTURES_PER_HOUR * flights / FLIGHTS_OF_YEAR
+        )
+        if not hours:
+            continue
+        if rank < NAMED_AIRLINES:
+            axes.plot(
+                hours, means, color=COLOURS[rank], linewidth=2.2, marker="o", markersize=4, zorder=3
+            )
+            ends.append(
+                (
+                    means[-1],
+                    hours[-1],
+                    airlines.get(airline.carrier, airline.carrier).removesuffix(" Inc."),
+                    COLOURS[rank],
+                )
+            )
+        else:
+            axes.plot(hours, means, color="#c8ccd0", linewidth=1.1, zorder=1)
+    _draw_names(axes, ends)
+    _style_axes(figure, axes, flights)
+    figure.savefig(path)
+
+
+def _mean_delays_by_hour(
+    delays: Sequence[FlightDelayTotals], carrier: str, fewest: float
+) -> tuple[list[int], list[float]]:
+    points = [
+        (d.hour, d.mean_departure_delay)
+        for d in delays
+        if d.carrier == carrier and d.departed >= fewest and d.mean_departure_delay is not None
+    ]
+    points.sort()
+    return [hour for hour, _ in points], [mean for _, mean in points]
+
+
+def _draw_names(axes: object, ends: list[tuple[float, int, str, str]]) -> None:
+    """Names in a column at the right, in the order of the line ends, moved apart where they would
+    cover each other.
+    """
+    if not ends:
+        return
+    # Matplotlib Axes, imported only when drawing
+    low, high = axes.get_ylim()  # type: ignore[attr-defined]
+    gap, last = (high - low) * 0.05, float("-inf")
+    right = max(hour for _, hour, _, _ in ends) + 0.9
+    for mean, hour, name, colour in sorted(ends):
+        last = max(mean, last + gap)
+        axes.plot([hour, right - 0.1], [mean, last], color=colour, linewidth=0.7, alpha=0.5)  # type: ignore[attr-defined]
+        axes.text(right, last, name, color=colour, va="center", fontsize=10, fontweight="bold")  # type: ignore[attr-defined]
+
+
+def _style_axes(figure: object, axes: object, flights: int) -> None:
+    a, f = axes, figure
+    a.axhline(0, color="#444444", linewidth=0.8)  # type: ignore[attr-defined]
+    a.set_xlim(4.6, 27.5)  # type: ignore[attr-defined]
+    a.set_xticks(range(5, 24, 2), [f"{hour:02}:00" for hour in range(5, 24, 2)])  # type: ignore[attr-defined]
+    a.set_xlabel("scheduled hour of departure", loc="left", color="#555555")  # type: ignore[attr-defined]
+    a.set_ylabel("mean delay of departure, minutes", color="#555555")  # type: ignore[attr-defined]
+    a.grid(axis="y", color="#e6e8ea")  # type: ignore[attr-defined]
+    a.tick_params(length=0, colors="#555555")  # type: ignore[attr-defined]
+    for side in ("top", "right", "left", "bottom"):
+        a.spines[side].set_visible(False)  # type: ignore[attr-defined]
+    title = (
+        "Fly early: delays pile up through the day"
+        if flights == FLIGHTS_OF_YEAR
+        else "Delays of departure through the day"
+    )
+    f.text(0.065, 0.94, title, fontsize=16, fontweight="bold", color="#222222")  # type: ignore[attr-defined]
+    source = (
+        f"{format_number(flights)} flights from New York City in 2013, streamed through busmq and"
+        " Spark; grey: smaller airlines"
+    )
+    f.text(0.065, 0.90, source, fontsize=10.5, color="#666666")  # type: ignore[attr-defined]
+    f.subplots_adjust(left=0.065, right=0.985, top=0.86, bottom=0.1)  # type: ignore[attr-defined]
+
 
 WORST_HOURS_SHOWN = 5
 

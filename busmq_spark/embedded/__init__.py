@@ -19,9 +19,11 @@ The rules every file here keeps:
 Linux and macOS.
 """
 
-from busmq_spark.embedded.cluster import EmbeddedCluster
-from busmq_spark.embedded.sentinel import EmbeddedSentinel
+from busmq_spark.embedded.layouts import (
+    EmbeddedCluster,
+    EmbeddedSentinel,
+    EmbeddedStandaloneServers,
+)
 from busmq_spark.embedded.server import EmbeddedRedis
-from busmq_spark.embedded.server_set import EmbeddedStandaloneServers
 
 __all__ = ["EmbeddedCluster", "EmbeddedRedis", "EmbeddedSentinel", "EmbeddedStandaloneServers"]

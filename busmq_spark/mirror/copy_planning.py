@@ -1,4 +1,20 @@
-"""The next messages to copy of a queue, and the check that it may still be copied: decisions
+"""The plan of a copy: the next messages of a queue, their form, and the history of the origin.
+
+Messages on their way: as Arrow arrays when they are read, then as words of the command that
+appends them; without an object for each.
+
+Whether an origin still has the history that was copied, once the last copied message is gone
+there.
+
+A push of ours notes in the clock of its queue which id was the newest in that second
+(reading/times_of_ids.py). A mirror keeps one such pair as a witness. An origin that lost messages
+and issued their ids again has later pairs for these ids, and none in the second of the witness.
+
+Not provable: ids that only npm busmq pushed, which notes no times; pairs that the clock has
+dropped; queues that keep what is acknowledged, whose pairs may be further apart
+(lua/include/clock.lua).
+
+The next messages to copy of a queue, and the check that it may still be copied: decisions
 without a connection.
 
 Rule 1. Rows are appended only if two fingerprints equal those of one snapshot before the read: of
@@ -8,15 +24,195 @@ Rule 2. A conflict stops the queue and names its ids; nothing is overwritten.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from busmq_spark.errors import BusError, MirrorStopped
-from busmq_spark.mirror.encoded_messages import EncodedMessages
-from busmq_spark.mirror.origin_history import NO_CLOCK, NO_WITNESS, ClockExcerpt, Witness
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from busmq_spark.errors import BusError, LinkLost, MirrorStopped
+from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.reading.reader_operations import fingerprint
 from busmq_spark.reading.times_of_ids import format_time
-from busmq_spark.writing.mirror import NEWEST_MESSAGE, BeginMirrorResult, MirrorOf, OriginQueueState
+from busmq_spark.store.protocol import MirrorOriginReadStore
+from busmq_spark.store.redis_range import whole_numbers
+from busmq_spark.writing.mirror import (
+    NEWEST_MESSAGE,
+    NO_MARK,
+    BeginMirrorResult,
+    MirrorOf,
+    OriginQueueState,
+)
+
+_CR_LF = b"\r\n"
+
+
+def _arrow_scalar(text: bytes) -> Any:
+    """An Arrow scalar, without ``pa.scalar``, which imports pandas where it is installed (see
+    whole_numbers).
+    """
+    return pa.Array.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(np.array([0, len(text)], np.int32)), pa.py_buffer(text)]
+    )[0]
+
+
+_EMPTY_TEXT, _DOLLAR_SIGN, _LINE_END, _LINE_END_AND_DOLLAR = map(
+    _arrow_scalar, (b"", b"$", _CR_LF, b"\r\n$")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedMessages:
+    """Consecutive messages, the first of them with id ``first``; each element of ``words`` has id
+    and value of one, as a command has them.
+    """
+
+    first: int
+    words: Any
+
+    @classmethod
+    def of(cls, first: int, values: Any) -> EncodedMessages:
+        """``values`` is an Arrow array of binary, in the order of ids."""
+        values = values.cast(pa.binary())
+        ids = whole_numbers(first, first + len(values)).cast(pa.string()).cast(pa.binary())
+        columns = (
+            _DOLLAR_SIGN,
+            _lengths(ids),
+            _LINE_END,
+            ids,
+            _LINE_END_AND_DOLLAR,
+            _lengths(values),
+            _LINE_END,
+            values,
+            _LINE_END,
+        )
+        # Arrow's own pool keeps what it once had, for each thread.
+        return cls(
+            first,
+            pc.binary_join_element_wise(*columns, _EMPTY_TEXT, memory_pool=pa.system_memory_pool()),
+        )
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def last(self) -> int:
+        """The id of the last one."""
+        return self.first + len(self.words) - 1
+
+    def value(self, id: int) -> bytes:
+        """The value of one of them."""
+        words: bytes = self.words[id - self.first].as_py()
+        return words.split(_CR_LF, 3)[3][: -len(_CR_LF)]
+
+    def rows_after(self, id: int) -> EncodedMessages:
+        """Return the messages with a higher id; this may be none."""
+        gone = min(max(0, id + 1 - self.first), len(self.words))
+        return EncodedMessages(self.first + gone, self.words[gone:])
+
+    def chunks(self) -> Iterator[tuple[int, int, memoryview]]:
+        """Runs that go into one call each: the last id, how many, and their words."""
+        _, borders, data = self.words.buffers()
+        ends = np.frombuffer(borders, np.int32)[
+            self.words.offset : self.words.offset + len(self.words) + 1
+        ]
+        start, bytes_ = 0, memoryview(data)
+        while start < len(self.words):
+            fitting = int(np.searchsorted(ends, ends[start] + CHUNK_BYTES, "right")) - 1
+            stop = max(start + 1, min(start + CHUNK_MESSAGES, fitting))
+            yield self.first + stop - 1, stop - start, bytes_[int(ends[start]) : int(ends[stop])]
+            start = stop
+
+
+def _lengths(texts: Any) -> Any:
+    """Of each, in decimal digits."""
+    return pc.binary_length(texts).cast(pa.string()).cast(pa.binary())
+
+
+log = logging.getLogger("busmq_spark")
+
+
+class Witness(NamedTuple):
+    """A pair of the origin's clock: at ``ms`` the newest id was ``id``."""
+
+    ms: int = 0
+    id: int = 0
+    """0 where no pair is known."""
+
+    @classmethod
+    def parse(cls, text: str) -> Witness:
+        """Return the witness that a mirror keeps as ``ms:id``; an empty one for any other text."""
+        ms, _, id = text.partition(":")
+        return cls(int(ms), int(id)) if ms.isdecimal() and id.isdecimal() else cls()
+
+    def __str__(self) -> str:
+        return f"{self.ms}:{self.id}" if self.id else ""
+
+
+NO_WITNESS = Witness()
+
+
+class ClockExcerpt(NamedTuple):
+    """The pairs of an origin's clock around some ids, read after the messages."""
+
+    born: str = ""
+    pairs: Sequence[Witness] = ()
+
+    def witness_upto(self, id: int) -> Witness:
+        """Return the last pair whose id is not higher."""
+        return next((pair for pair in reversed(self.pairs) if pair.id <= id), NO_WITNESS)
+
+    def contradiction(self, witness: Witness) -> tuple[Witness, Witness] | None:
+        """Return the neighbours of the witness that prove another history; return None if nothing
+        contradicts it.
+
+        The pair before it shows that the clock has not dropped its second.
+        """
+        if not witness.id:
+            return None
+        before = next((pair for pair in reversed(self.pairs) if pair.id < witness.id), None)
+        after = next((pair for pair in self.pairs if pair.id >= witness.id), None)
+        if before is None or before.ms >= witness.ms:
+            return None
+        if after is not None and after.ms // 1000 <= witness.ms // 1000:
+            return None
+        return before, after or NO_WITNESS
+
+
+NO_CLOCK = ClockExcerpt()
+
+
+def read_clocks(
+    store: MirrorOriginReadStore, wanted: Mapping[str, tuple[Witness, int]]
+) -> dict[str, ClockExcerpt]:
+    """Return the pairs of each queue from before its witness up to an id. Raises LinkLost.
+
+    Empty where the origin does not tell them: a user without the right, an older server.
+    """
+    ids = {name: (min(witness.id or upto, upto), upto) for name, (witness, upto) in wanted.items()}
+    try:
+        answers = store.times(ids) if ids else {}
+        found = {
+            name: ClockExcerpt(each.born, [Witness(*pair) for pair in each.pairs])
+            for name, each in answers.items()
+        }
+        suspects = [name for name, clock in found.items() if clock.contradiction(wanted[name][0])]
+        # A long retention sets pairs apart: there a missing one proves nothing.
+        for name, state in (
+            store.states(dict.fromkeys(suspects, NO_MARK)).items() if suspects else ()
+        ):
+            if state.done:
+                del found[name]
+    except LinkLost:
+        raise
+    except BusError as error:
+        log.debug("the clocks of %s cannot be read: %s", [*ids], error)
+        return {}
+    return found
+
 
 WINDOW_BYTES = 3 * 1024 * 1024
 """Bytes of values that are read in one call, about, of however many queues. So many calls as there

@@ -25,12 +25,15 @@ from dataclasses import replace
 
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import (
+    NO_CLOCK,
     SHORT_WINDOW_ROWS,
     WINDOW_BYTES,
+    ClockExcerpt,
     CopyRange,
     CopyRangeReadResult,
     MirroredQueue,
     MirroredQueueDecision,
+    Witness,
     compare_with_origin,
     drop_copied_rows,
     new_life_error,
@@ -38,10 +41,13 @@ from busmq_spark.mirror.copy_planning import (
     other_origin_error,
     reissued_error,
 )
-from busmq_spark.mirror.origin_history import NO_CLOCK, ClockExcerpt, Witness
 from busmq_spark.mirror.origin_reader import LookedAtQueue
-from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, status_of
+from busmq_spark.mirror.settings import (
+    MirroredQueueStatus,
+    MirrorMetrics,
+    MirrorSettings,
+    status_of,
+)
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.writing.mirror import (
     NO_MARK,

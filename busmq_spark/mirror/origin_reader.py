@@ -10,18 +10,20 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyRange, CopyRangeReadResult
-from busmq_spark.mirror.encoded_messages import EncodedMessages
-from busmq_spark.mirror.origin_history import (
+from busmq_spark.mirror.copy_planning import (
+    MAX_CALL_BYTES,
     NO_CLOCK,
     NO_WITNESS,
     ClockExcerpt,
+    CopyRange,
+    CopyRangeReadResult,
+    EncodedMessages,
     Witness,
     read_clocks,
 )
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S, MirrorSettings
-from busmq_spark.queue.position import Range
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.queue.message import Range
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.store.protocol import (
     MirrorOriginReadStore,
     PushListeners,
@@ -50,7 +52,7 @@ def make_push_listeners(
 ) -> Sequence[PushListeners]:
     """Return the threads that wake the mirror at a push, not started."""
     if settings.is_federated:
-        from busmq_spark.federation.bulk.push_listener import FederationPushListenerThread
+        from busmq_spark.federation.bulk.client import FederationPushListenerThread
 
         return [FederationPushListenerThread(settings.federation, notified)]
     return [

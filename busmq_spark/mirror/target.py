@@ -12,13 +12,11 @@ from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import CopyRangeReadResult
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.command_generators import Flow, run_flows_together
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import Flow, run_flows_together, slices
 from busmq_spark.queue.keys import QueueKeys, mirror_report, server_index
 from busmq_spark.reading.reader_operations import keep_alive, marks
-from busmq_spark.redis_io.link_factory import Link, sync_links
+from busmq_spark.redis_io.layout import Link, redis_layout, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate
-from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.writing import mirror as flows
 from busmq_spark.writing.mirror import (
     BeginMirrorResult,

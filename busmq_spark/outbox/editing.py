@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from busmq_spark.arguments import check_text, check_whole
 from busmq_spark.errors import ConfigError
-from busmq_spark.outbox import report, schema
-from busmq_spark.outbox.file_identity import real_path
+from busmq_spark.outbox import report, sql
+from busmq_spark.outbox.files import real_path
 from busmq_spark.outbox.lock import OutboxFileLock
 from busmq_spark.outbox.sql import (
     OutboxDestinationQueue,
@@ -138,10 +138,10 @@ def open_to_edit(path: Path) -> Iterator[Callable[[Callable[[sqlite3.Connection]
     lock = OutboxFileLock(path)
     try:
         lock.write_owner()
-        with closing(schema.create_or_open(path)) as connection:
+        with closing(sql.create_or_open(path)) as connection:
 
             def run(work: Callable[[sqlite3.Connection], T]) -> T:
-                with schema.translating_errors(path):
+                with sql.translating_errors(path):
                     connection.execute("BEGIN IMMEDIATE")
                     try:
                         found = work(connection)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.client.federation_clients import secret_for_url
-from busmq_spark.federation.npm_servers.protocol_detecting_store import (
+from busmq_spark.federation.npm_servers.store import (
     FederationProtocolDetectingStore,
 )
 from busmq_spark.options import BusOptions

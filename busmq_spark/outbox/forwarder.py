@@ -30,12 +30,12 @@ from busmq_spark.errors import BusError, LinkLost, QueueFull
 from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.outbox import sql
 from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
-from busmq_spark.outbox.schema import open_to_read
 from busmq_spark.outbox.sql import (
     EntryAwaitingRouting,
     OutboxChunk,
     OutboxDestinationQueue,
     OutboxEntryKind,
+    open_to_read,
 )
 from busmq_spark.outbox.target_bus import OutboxTarget
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES

@@ -24,9 +24,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from busmq_spark.errors import OutboxFull, OutboxUnusable, StateError
 from busmq_spark.outbox import sql
-from busmq_spark.outbox.disk_reserve import DiskReserveFile, FileSizeLimit
-from busmq_spark.outbox.file_identity import OpenFiles
-from busmq_spark.outbox.schema import translate_sqlite_error
+from busmq_spark.outbox.files import DiskReserveFile, FileSizeLimit, OpenFiles
+from busmq_spark.outbox.sql import translate_sqlite_error
 
 T = TypeVar("T")
 TransactionWork: TypeAlias = Callable[[sqlite3.Connection], T]

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from busmq_spark.errors import OutboxBusy, OutboxUnusable
-from busmq_spark.outbox.file_identity import FileIdentity, check_has_one_name, check_is_file
-from busmq_spark.outbox.schema import translating_errors, unreadable_error
+from busmq_spark.outbox.files import FileIdentity, check_has_one_name, check_is_file
+from busmq_spark.outbox.sql import translating_errors, unreadable_error
 
 LOCK_TIMEOUT_S = 0.3
 """A status check holds the lock for a moment: opening waits so long for it."""

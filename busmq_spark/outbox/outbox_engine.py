@@ -21,9 +21,8 @@ from busmq_spark.errors import (
     OutboxWaits,
     StateError,
 )
-from busmq_spark.outbox import report, schema, sql
-from busmq_spark.outbox.disk_reserve import DiskReserveFile
-from busmq_spark.outbox.file_identity import check_home, real_path
+from busmq_spark.outbox import report, sql
+from busmq_spark.outbox.files import DiskReserveFile, check_home, real_path
 from busmq_spark.outbox.forwarder import OutboxForwarder
 from busmq_spark.outbox.group_commit import SqliteGroupCommitWriter, TransactionWork, not_open_error
 from busmq_spark.outbox.lock import OutboxFileLock
@@ -85,9 +84,9 @@ class OutboxEngine:
         try:
             reserve.release()  # so that a store on a full disk can be opened, and forward
             lock.write_owner()
-            connection = schema.create_or_open(self.path)
+            connection = sql.create_or_open(self.path)
             try:
-                with schema.translating_errors(self.path):
+                with sql.translating_errors(self.path):
                     connection.execute("BEGIN IMMEDIATE")
                     is_new_home = check_home(connection, self.path)
                     self._opening = sql.begin_opening(connection, new_token(128))

@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from busmq_spark.outbox import lock, schema
-from busmq_spark.outbox.file_identity import (
+from busmq_spark.outbox import lock, sql
+from busmq_spark.outbox.files import (
     LOG_SUFFIXES,
     FileIdentity,
     check_has_one_name,
@@ -181,7 +181,7 @@ def open_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
         check_has_one_name(path)
         if lock.is_open_under_another_name(path):
             raise lock.busy_error(path)
-    with closing(schema.open_to_read(path)) as connection, schema.translating_errors(path):
+    with closing(sql.open_to_read(path)) as connection, sql.translating_errors(path):
         connection.execute("BEGIN")
         yield connection
 

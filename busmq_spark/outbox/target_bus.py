@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from busmq_spark.errors import LinkLost, QueueMissing
 from busmq_spark.outbox.sql import OutboxChunk
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
-from busmq_spark.redis_io.redis_layout import RedisLayout
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 

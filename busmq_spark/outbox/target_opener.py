@@ -10,7 +10,7 @@ from busmq_spark.extras import missing_package
 from busmq_spark.options import bus_options
 from busmq_spark.outbox.target_bus import OutboxTarget, RedisOutboxTarget
 from busmq_spark.queue.keys import QueueKeys, server_index
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.redis_io.layout import redis_layout
 
 WEBSOCKET_SCHEMES = ("ws://", "wss://")
 

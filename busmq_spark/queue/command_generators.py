@@ -1,4 +1,6 @@
-"""Operations on Redis as generators, and the two functions that run them (not Spark's driver).
+"""Items by what they have in common, and some at a time.
+
+Operations on Redis as generators, and the two functions that run them (not Spark's driver).
 
 Rule 1. A flow yields what Redis shall do, a :class:`RedisCall` or a list of them (one round trip),
         and is sent the reply or replies.
@@ -10,14 +12,31 @@ Rule 3. An error of a call is thrown into the flow where it yielded; the flow ma
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from busmq_spark.errors import BusError
 from busmq_spark.queue.scripts import Script, load
 
-Arg: TypeAlias = bytes | str | int
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+S = TypeVar("S", bound=Sequence[Any])
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items of each key, in their order; the keys in the order of their first items."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def slices(items: S, most: int) -> Iterator[S]:
+    """The items in their order, at most so many at a time."""
+    return (cast(S, items[first : first + most]) for first in range(0, len(items), most))
+
+
+Arg: TypeAlias = bytes | str | int
 Q = TypeVar("Q")
 
 

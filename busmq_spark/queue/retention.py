@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
-from busmq_spark.parsers import duration_s, size
+from busmq_spark.option_parsing import duration_s, size
 from busmq_spark.queue.command_generators import Flow, script
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.message import MAX_ID

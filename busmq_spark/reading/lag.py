@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from busmq_spark.queue.command_generators import Flow, command
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import Flow, command, slices
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.reading.reader_operations import states, subscriptions
 from busmq_spark.reading.times_of_ids import ages, note_times_if_allowed

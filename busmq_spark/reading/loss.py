@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.message import Position
 from busmq_spark.reading.reader_operations import QueueState
 
 

@@ -23,8 +23,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.queue.position import Position
-from busmq_spark.queue.qualified_queue_names import qualified_name, split_name
+from busmq_spark.queue.keys import qualified_name, split_name
+from busmq_spark.queue.message import Position
 
 OFFSET_VERSION = 1
 INITIAL_OFFSET = {"v": OFFSET_VERSION}

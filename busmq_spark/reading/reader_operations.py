@@ -10,10 +10,9 @@ from hashlib import sha1
 from typing import Any, TypeVar
 
 from busmq_spark.errors import QueueBusy, QueueDamaged
-from busmq_spark.queue.command_generators import Flow, RedisCall, command, script
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import Flow, RedisCall, command, script, slices
 from busmq_spark.queue.keys import QueueKeys, federated_prefix
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.message import Position
 from busmq_spark.queue.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.reading.range_reader import ValueSizeStats
 

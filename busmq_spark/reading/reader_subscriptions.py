@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from busmq_spark.arguments import check_text
 from busmq_spark.errors import ConfigError, QueueBusy
-from busmq_spark.parsers import subscription as checked
+from busmq_spark.option_parsing import subscription as checked
 from busmq_spark.queue.command_generators import Flow, command, script
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
 
-from busmq_spark.redis_io.loop_timeout import LoopTimeout
+from busmq_spark.redis_io.event_loops import LoopTimeout
 from busmq_spark.redis_io.optional_commands import CONNECTION_NAME, tell_once
 from busmq_spark.redis_io.urls import RedisServerAddress
 

@@ -20,10 +20,10 @@ import hiredis
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, LinkLost, Unauthorized
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import slices
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
-from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.moving_endpoints import dial_async
 from busmq_spark.redis_io.optional_commands import is_refused_nicety
 from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.retry import Pauses

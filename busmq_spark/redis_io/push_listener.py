@@ -11,9 +11,9 @@ from time import monotonic
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError
-from busmq_spark.queue.grouping import slices
-from busmq_spark.redis_io.dial import dial
+from busmq_spark.queue.command_generators import slices
 from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.moving_endpoints import dial
 from busmq_spark.redis_io.resp_codec import pack_words
 
 _NAMES_PER_CALL = 500

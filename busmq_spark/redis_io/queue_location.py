@@ -22,7 +22,7 @@ from busmq_spark.queue.keys import (
 )
 
 if TYPE_CHECKING:  # writers of a sink that only plan take a token here, and need no client of Redis
-    from busmq_spark.redis_io.link_factory import Link
+    from busmq_spark.redis_io.layout import Link
     from busmq_spark.redis_io.sync_link import SyncLink
 
 KEYS_PER_SCAN = 1000

@@ -16,7 +16,6 @@ import redis.exceptions as rx
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, run_sync
 from busmq_spark.redis_io.cluster_rules import KnownSlots, redirection, run_cluster_step
-from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import RedisEndpoint, stopped_error
 from busmq_spark.redis_io.link_rules import (
     THROWN,
@@ -31,7 +30,7 @@ from busmq_spark.redis_io.link_rules import (
     run_step,
     wait_for_retry,
 )
-from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, dial
 from busmq_spark.redis_io.resp_codec import pack, pack_in_parts, script_as_eval
 from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key

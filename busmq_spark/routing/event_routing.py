@@ -30,8 +30,13 @@ from busmq_spark.queue.command_generators import Flow, command, script
 from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys
 from busmq_spark.queue.message import CHUNK_MESSAGES
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, metadata, push
-from busmq_spark.routing.event_index import LOCAL_OWNER, EventIndex, merge_owners, owners_of
-from busmq_spark.routing.event_patterns import check_pattern
+from busmq_spark.routing.event_patterns import (
+    LOCAL_OWNER,
+    EventIndex,
+    check_pattern,
+    merge_owners,
+    owners_of,
+)
 
 LOCAL_ROW = "1"
 """The value of a row that a program beside a federation server has made."""

@@ -20,11 +20,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
-from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.errors import BusError, ConfigError, EngineError, JarVersionError
+from busmq_spark.extras import DeferredImport
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
-from busmq_spark.redis_io.server_addresses import parse_servers
+from busmq_spark.redis_io.urls import parse_servers
 from busmq_spark.spark.compat import freeze_imports
 from busmq_spark.spark.error_display import (
     FailingReader,
@@ -45,8 +45,7 @@ from busmq_spark.spark.schema import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from busmq_spark.spark.read.batch_reader import BatchReader
-    from busmq_spark.spark.read.stream_reader import StreamReader
+    from busmq_spark.spark.read.readers import BatchReader, StreamReader
     from busmq_spark.spark.write.job_outcomes import JobOutcomeColumns
     from busmq_spark.spark.write.sink_columns import SinkColumns
     from busmq_spark.spark.write.writers import BatchWriter, StreamWriter

@@ -12,13 +12,18 @@ from math import inf
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.deferred_import import DeferredImport
+from busmq_spark.extras import DeferredImport
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.queue.caching import ProcessLocalCache
-from busmq_spark.queue.qualified_queue_names import by_source
-from busmq_spark.redis_io import eviction
+from busmq_spark.queue.keys import by_source
+from busmq_spark.redis_io import optional_commands
 from busmq_spark.redis_io.retry import PATIENCE_S
-from busmq_spark.store.multi_source_store import MultiSourceStore
+from busmq_spark.store.multi_source_store import (
+    MultiSourceStore,
+    SameThreadStoreCaller,
+    StoreCaller,
+    ThreadedStoreCaller,
+)
 from busmq_spark.store.protocol import (
     FullQueueWait,
     PlanningStore,
@@ -31,11 +36,10 @@ from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
-from busmq_spark.store.store_caller import SameThreadStoreCaller, StoreCaller, ThreadedStoreCaller
 
 if TYPE_CHECKING:
     from busmq_spark.federation.address import FederationAddress
-    from busmq_spark.federation.npm_servers.protocol_detecting_store import FederationStore
+    from busmq_spark.federation.npm_servers.store import FederationStore
 
 
 PLANNING_PATIENCE_S = 1.0
@@ -221,7 +225,7 @@ def _check_eviction_once(store: RedisStore, options: WriteOptions) -> RedisStore
     """The store, once this process has looked whether its servers evict."""
     key = (os.getpid(), redis_options(options))
     if key not in _eviction_checked:
-        eviction.check_eviction_policies(
+        optional_commands.check_eviction_policies(
             store.eviction_policies(), required=options.require_no_eviction
         )
         _eviction_checked.add(key)

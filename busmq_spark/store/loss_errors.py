@@ -16,9 +16,9 @@ from busmq_spark.errors import (
 )
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.reading.loss import Loss
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.optional_commands import ask_if_allowed
 from busmq_spark.store.protocol import LossCauseEvidence
 

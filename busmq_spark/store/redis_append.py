@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
-from busmq_spark.queue.command_generators import RedisCall, command, script
-from busmq_spark.queue.grouping import group_by, slices
+from busmq_spark.queue.command_generators import RedisCall, command, group_by, script, slices
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.writing.sink import (

@@ -19,7 +19,7 @@ import pyarrow as pa
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.queue.command_generators import RedisCall, command
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.reading.range_reader import (
     TARGET_REPLY_BYTES,
     RangeCursor,
@@ -29,13 +29,13 @@ from busmq_spark.reading.range_reader import (
     read_short_ranges,
 )
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.range_connection import (
     INITIAL_BUFFER_BYTES,
     AnyRangeConnection,
+    ValueSpans,
     range_connection,
 )
-from busmq_spark.redis_io.range_reply_parser import ValueSpans
 from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.store.loss_errors import check_life, raise_removed
 from busmq_spark.store.protocol import ConsecutiveMessages

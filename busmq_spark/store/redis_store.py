@@ -10,7 +10,6 @@ from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.errors import (
     BatchChanged,
     BusError,
@@ -20,29 +19,27 @@ from busmq_spark.errors import (
     StaleRun,
     TopicMissing,
 )
+from busmq_spark.extras import DeferredImport
 from busmq_spark.groups import topic as topics_
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.queue import queue as queues_
 from busmq_spark.queue.caching import MemoizedFunction, ProcessLocalCache
-from busmq_spark.queue.command_generators import Flow, command, run_flows_together
-from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.command_generators import Flow, command, group_by, run_flows_together
 from busmq_spark.queue.keys import QueueKeys, TopicKeys, server_index, sink_queues, sink_record
-from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult
 from busmq_spark.reading import reader_operations as states_
 from busmq_spark.reading import times_of_ids
 from busmq_spark.reading.range_reader import TARGET_REPLY_BYTES
 from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest, QueueState
 from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
-from busmq_spark.redis_io import eviction
+from busmq_spark.redis_io import optional_commands
 from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.layout import Link, RedisLayout, redis_layout, sync_links
 from busmq_spark.redis_io.lease_token import LEASE_MS
-from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
-from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
 from busmq_spark.routing import event_routing
-from busmq_spark.store.event_subscriptions import EventSubscriptionsMixin
-from busmq_spark.store.event_table_cache import EventTableCache
+from busmq_spark.store.event_subscriptions import EventSubscriptionsMixin, EventTableCache
 from busmq_spark.store.loss_errors import read_traces
 from busmq_spark.store.protocol import (
     ConsecutiveMessages,
@@ -120,7 +117,8 @@ class RedisStore(EventSubscriptionsMixin):
         """The ``maxmemory-policy`` of every server, by its masked address."""
         nodes = [node for link in self._links for node in link.master_links]
         return {
-            node.endpoint.masked_url: node.run(eviction.read_eviction_policy()) for node in nodes
+            node.endpoint.masked_url: node.run(optional_commands.read_eviction_policy())
+            for node in nodes
         }
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:

@@ -4,6 +4,8 @@ Rule 1. A sender numbers its messages upwards and sends those for one queue in t
         that are for other queues are left out.
 Rule 2. The queue remembers the last number of each sender, for SENDER_TTL_S, beyond its own life: a
         message that is sent again goes into no other life of the queue either.
+
+Places in what a queue remembers that federation servers share out among secrets.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from collections.abc import Iterator, Sequence
 
 from busmq_spark.errors import QueueMissing
 from busmq_spark.queue.command_generators import Arg, Flow, command, script
-from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.queue.keys import QueueKeys, federated_prefix
 from busmq_spark.queue.message import chunks
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 
 SENDER_TTL_S = 30 * 24 * 3600
 """Seconds for which a silent sender is remembered. A message whose confirmation got lost, and that
@@ -54,3 +57,30 @@ def _consecutive_runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
                 yield begin, at
                 begin = at
     yield begin, len(sequences)
+
+
+def has_place(key: str, field: str, secret: str, most: int, older_than_s: int = 0) -> Flow[bool]:
+    """Whether a field of a hash is there, or a secret has fewer than ``most`` of its fields."""
+    args = (
+        field,
+        most,
+        federated_prefix(secret),
+        federated_prefix(secret)[:-1] + "~",
+        older_than_s,
+    )
+    return bool((yield script("places", (key,), args)))
+
+
+def claim_staged(
+    keys: QueueKeys, attempts: Sequence[str], owner: str, secret: str, most: int
+) -> Flow[list[int]]:
+    """Return the claim on each staged list: 1 the peer's, 0 no list, -1 another's, -2 its secret
+    has its share.
+
+    The peer's from now on where there is none; with ``most`` 0 none is made its own.
+    """
+    stages = keys.stages(federated_prefix(secret)[:-1])
+    found: list[int] = yield script(
+        "claim_staged", (stages,), (owner, most, MIN_RECORD_TTL_S, keys.stage(""), *attempts)
+    )
+    return found

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from busmq_spark.errors import MirrorStopped, QueueMissing
 from busmq_spark.queue.command_generators import Flow, command, script
 from busmq_spark.queue.keys import QueueKeys, mirror_report
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.queue.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.reading.reader_operations import checked_id, split_into_calls
 

@@ -33,8 +33,7 @@ from busmq_spark.errors import (
     StaleRun,
 )
 from busmq_spark.groups.topic import topic_partition
-from busmq_spark.queue.command_generators import Arg, Flow, RedisCall, command, script
-from busmq_spark.queue.grouping import group_by
+from busmq_spark.queue.command_generators import Arg, Flow, RedisCall, command, group_by, script
 from busmq_spark.queue.keys import QueueKeys, sink_record
 from busmq_spark.queue.message import MAX_ID
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S

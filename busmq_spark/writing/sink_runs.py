@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from busmq_spark.queue.command_generators import Flow, command, script
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import Flow, command, script, slices
 from busmq_spark.queue.keys import QueueKeys, sink_queues, sink_record
 from busmq_spark.writing import sink as sinks
 from busmq_spark.writing.sink import StagedList, by_queue, decode_manifest

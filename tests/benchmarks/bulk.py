@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.benchmarks.drain import SIZES

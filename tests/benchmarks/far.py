@@ -26,7 +26,7 @@ from busmq_spark.federation.bulk.store import (
 )
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.write.committer import SinkCommitter
 from busmq_spark.spark.write.sink_columns import SinkColumns

@@ -10,7 +10,7 @@ import time
 
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.npm_servers.store import FederationNpmStore
-from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.store.protocol import QueueCreateOptions
 
 

@@ -20,7 +20,7 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.queue import queue as q
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.message import Position
 from busmq_spark.reading import offsets
 from busmq_spark.reading import reader_operations as core_state
 from busmq_spark.redis_io.resp_codec import calls_of, pack

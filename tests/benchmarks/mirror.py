@@ -17,8 +17,7 @@ from pathlib import Path
 import psutil
 
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
-from busmq_spark.mirror.copy_planning import CopyRange, CopyRangeReadResult
-from busmq_spark.mirror.encoded_messages import EncodedMessages
+from busmq_spark.mirror.copy_planning import CopyRange, CopyRangeReadResult, EncodedMessages
 from busmq_spark.mirror.origin_reader import open_origin
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.target import MirrorTarget
@@ -26,7 +25,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.queue import queue as q
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.writing.mirror import MirrorOf, begin_mirror, read_spans
 from tests.benchmarks import mirror_lag, mirror_nats

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.outbox import schema
+from busmq_spark.outbox import sql
 from busmq_spark.outbox.outbox import Outbox, SyncOutbox
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, redis
 
@@ -122,7 +122,7 @@ def _rate(number: int, work: Callable[[], object]) -> float:
 @contextmanager
 def committing(here: Path) -> Iterator[Callable[[], None]]:
     """A row and a commit, as SQLite does it with the same settings."""
-    with closing(schema.create_or_open(_path(here))) as connection:
+    with closing(sql.create_or_open(_path(here))) as connection:
         connection.execute("CREATE TABLE plain(id INTEGER PRIMARY KEY AUTOINCREMENT, value BLOB)")
 
         def commit() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from busmq_spark.reading.range_reader import TARGET_REPLY_BYTES, ReplyRowBounds
-from busmq_spark.redis_io.range_reply_parser import BulkHeaderScan, RangeReplyParser, ValueSpans
+from busmq_spark.redis_io.range_connection import BulkHeaderScan, RangeReplyParser, ValueSpans
 from busmq_spark.store.redis_range import _value_array
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios
 

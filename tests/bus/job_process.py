@@ -13,8 +13,8 @@ import json
 import sys
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.jobs.base_worker import WorkerKeywords
 from busmq_spark.bus.jobs.job import Job
+from busmq_spark.bus.jobs.worker import WorkerKeywords
 
 FOREVER_S = 3600
 

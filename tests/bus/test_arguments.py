@@ -18,7 +18,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.outbox.outbox import Outbox
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.redis_io.layout import redis_layout
 
 URL, FAR = "redis://h", "ws://h/bus"
 VALUES: list[Any] = [

@@ -14,7 +14,7 @@ import busmq_spark.bus
 import busmq_spark.federation.client
 import busmq_spark.mirror
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.emitter import Handle
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 from tests.layouts import servers_of

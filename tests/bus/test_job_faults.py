@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.jobs import job_outcome_waiters
+from busmq_spark.bus.jobs import job
 from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import JobFailed, LinkLost
@@ -145,7 +145,7 @@ async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(
     with.
     """
     held, connect, gate = Held(), PubSubConnection._connect, asyncio.Event()
-    monkeypatch.setattr(job_outcome_waiters, "OUTCOME_POLL_S", LONG_S)
+    monkeypatch.setattr(job, "OUTCOME_POLL_S", LONG_S)
 
     async def late(connection: PubSubConnection) -> None:
         await gate.wait()

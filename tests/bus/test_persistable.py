@@ -19,7 +19,7 @@ from busmq_spark.bus.base_persisted_object import (
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, StateError
-from busmq_spark.objects.persisted_types import to_text
+from busmq_spark.objects.persisted import to_text
 from busmq_spark.queue.command_generators import command
 from tests.bus.conftest import OpenBus, Redis
 from tests.conftest import Fresh

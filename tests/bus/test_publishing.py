@@ -10,7 +10,7 @@ import pytest
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.embedded.server_set import EmbeddedStandaloneServers
+from busmq_spark.embedded.layouts import EmbeddedStandaloneServers
 from busmq_spark.errors import (
     BusError,
     ConfigError,

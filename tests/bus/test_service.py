@@ -11,10 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue.queue import Queue
-from busmq_spark.bus.service.base_service import ServerClock
-from busmq_spark.bus.service.requester import PendingRequest, Requester
-from busmq_spark.bus.service.service import Service
-from busmq_spark.bus.service.service_provider import Request
+from busmq_spark.bus.service import PendingRequest, Request, Requester, ServerClock, Service
 from busmq_spark.errors import (
     ConfigError,
     MessageRefused,
@@ -22,7 +19,7 @@ from busmq_spark.errors import (
     RequestTimeout,
     StateError,
 )
-from busmq_spark.objects.service import ServiceReply, decode_request
+from busmq_spark.objects.service_and_channel_messages import ServiceReply, decode_request
 from busmq_spark.queue.keys import service_queue
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh

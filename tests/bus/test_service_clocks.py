@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from busmq_spark.bus import service as service_module
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import base_queue
-from busmq_spark.bus.service import base_service, service_provider
 from busmq_spark.errors import LinkLost
-from busmq_spark.objects.service import ServiceRequest, decode_request
+from busmq_spark.objects.service_and_channel_messages import ServiceRequest, decode_request
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import service_queue
 from tests.conftest import Fresh
@@ -27,7 +27,7 @@ async def test_a_machine_whose_clock_is_wrong_asks_and_serves(
     redis_url: str, fresh: Fresh, off_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = SimpleNamespace(time=lambda: time.time() + off_s)
-    for module in (base_queue, base_service, service_provider):
+    for module in (base_queue, service_module):
         monkeypatch.setattr(module, "time", wrong)
     async with (
         Bus(redis_url) as bus,

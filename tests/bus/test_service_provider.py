@@ -12,8 +12,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue.queue import Queue
-from busmq_spark.bus.service.service import Service
-from busmq_spark.bus.service.service_provider import Request
+from busmq_spark.bus.service import Request, Service
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -22,7 +21,7 @@ from busmq_spark.errors import (
     RequestTimeout,
     StateError,
 )
-from busmq_spark.objects.service import ServiceRequest
+from busmq_spark.objects.service_and_channel_messages import ServiceRequest
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.keys import QueueKeys, service_queue
 from tests.bus.conftest import OpenBus

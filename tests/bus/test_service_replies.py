@@ -8,7 +8,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from busmq_spark.bus.queue.queue import Queue
-from busmq_spark.bus.service.provider_reply_queues import ProviderReplyQueues
+from busmq_spark.bus.service import ProviderReplyQueues
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 

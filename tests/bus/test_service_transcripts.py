@@ -18,8 +18,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue.queue import Queue
-from busmq_spark.bus.service.service import Service
-from busmq_spark.bus.service.service_provider import Request
+from busmq_spark.bus.service import Request, Service
 from busmq_spark.errors import RequestFailed, RequestTimeout
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.command_generators import command

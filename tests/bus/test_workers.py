@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.jobs.base_worker import WorkerOptions
 from busmq_spark.bus.jobs.job import Job
-from busmq_spark.bus.jobs.worker import JobConsumerGroup
+from busmq_spark.bus.jobs.worker import JobConsumerGroup, WorkerOptions
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
 from busmq_spark.queue.command_generators import command

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import busmq_spark
-from busmq_spark.cli.cli_errors import CliQueueMissing, MessageMissing
+from busmq_spark.cli.queue_lookup import CliQueueMissing, MessageMissing
 from busmq_spark.embedded import EmbeddedRedis
 from tests.cli.conftest import Busmq, Start, environment, line_of
 from tests.conftest import Fresh

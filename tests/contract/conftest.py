@@ -15,9 +15,8 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import Flow, command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.queue import AttachResult, attach, push_many
-from busmq_spark.redis_io.link_factory import Link, async_links, sync_links
+from busmq_spark.redis_io.layout import Link, RedisLayout, async_links, redis_layout, sync_links
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.group_tools import Make, Shared
 from tests.layouts import LAYOUTS, servers_of

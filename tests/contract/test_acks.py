@@ -14,7 +14,7 @@ from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.reading import reader_operations, reader_subscriptions
 from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.resp_codec import calls_of
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run

@@ -17,7 +17,7 @@ from busmq_spark.queue.command_generators import Flow, command
 from busmq_spark.queue.keys import JobKeys, QueueKeys
 from busmq_spark.reading import reader_operations, reader_subscriptions
 from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.sync_link import SyncClusterLink
 from busmq_spark.routing import event_routing
 from tests.conftest import FreshKeys

@@ -14,8 +14,8 @@ from busmq_spark.groups.job import Answer, LeasedJob
 from busmq_spark.groups.shared_group import LeasedMessage
 from busmq_spark.queue.command_generators import Flow
 from busmq_spark.queue.keys import JobKeys
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.redis_io.redis_layout import RedisLayout
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from busmq_spark.errors import QueueMissing
 from busmq_spark.queue.message import CHUNK_MESSAGES
 from busmq_spark.queue.queue import attach, delete, pop
-from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.writing.idempotent_push import SENDER_TTL_S, push_from
 from tests.clocks import noted

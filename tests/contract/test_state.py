@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.message import MAX_ID
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.message import MAX_ID, Position
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from busmq_spark.reading import reader_operations
 from busmq_spark.reading.loss import loss_between

@@ -13,7 +13,7 @@ from busmq_spark.groups import topic as flows
 from busmq_spark.groups.topic import MEMBER_TTL_MS, TopicState
 from busmq_spark.queue.command_generators import Flow
 from busmq_spark.queue.keys import TopicKeys
-from busmq_spark.redis_io.redis_layout import RedisLayout
+from busmq_spark.redis_io.layout import RedisLayout
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from busmq_spark.queue.message import MAX_ID
-from busmq_spark.queue.position import Position, Range
-from busmq_spark.queue.qualified_queue_names import qualified_name
+from busmq_spark.queue.keys import qualified_name
+from busmq_spark.queue.message import MAX_ID, Position, Range
 from busmq_spark.reading.loss import Loss, loss_between
 from busmq_spark.reading.offsets import position_of
 from busmq_spark.reading.reader_operations import QueueState

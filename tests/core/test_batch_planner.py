@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from busmq_spark.errors import BusError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.message import Position
 from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
 from tests.core.plan_world import LostInTest, World, name_of, positions
 

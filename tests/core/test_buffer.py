@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.bus.drop_oldest_buffer import DropOldestBuffer
+from busmq_spark.bus.waiting import DropOldestBuffer
 
 steps = st.lists(st.one_of(st.binary(max_size=8), st.none()), max_size=60)
 

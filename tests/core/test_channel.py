@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError, ProtocolError
-from busmq_spark.objects.channel_frames import (
+from busmq_spark.objects.service_and_channel_messages import (
     ChannelAckTracker,
     ChannelFrameKind,
     carries_application_message,

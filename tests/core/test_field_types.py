@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError, MessageRefused
-from busmq_spark.objects.persisted_types import PersistedTypeMismatch, from_text, hints_of, to_text
+from busmq_spark.objects.persisted import PersistedTypeMismatch, from_text, hints_of, to_text
 
 texts = st.text(st.characters(codec=None))  # half surrogate pairs too
 plain = st.recursive(

@@ -24,7 +24,7 @@ from busmq_spark.errors.foreign import (
 )
 from busmq_spark.groups.dead_letter import decode_letter, make_dead_letter
 from busmq_spark.groups.shared_group import LeasedMessage
-from busmq_spark.objects.service import error_object
+from busmq_spark.objects.service_and_channel_messages import error_object
 from busmq_spark.queue.message import Message, encode_value
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.queue.position import Position
-from busmq_spark.queue.qualified_queue_names import qualified_name
+from busmq_spark.queue.keys import qualified_name
+from busmq_spark.queue.message import Position
 from busmq_spark.reading.offsets import (
     INITIAL_OFFSET,
     OffsetCodec,

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.routing import event_routing
-from busmq_spark.routing.event_index import owners_of
 from busmq_spark.routing.event_patterns import (
     check_key,
     check_pattern,
@@ -18,6 +17,7 @@ from busmq_spark.routing.event_patterns import (
     destinations,
     matches,
     overlaps,
+    owners_of,
 )
 
 words = st.sampled_from(["a", "b", "user", "signup", "é"])

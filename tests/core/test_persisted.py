@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.errors import MessageRefused
 from busmq_spark.objects import persisted
-from busmq_spark.objects.persisted import PersistedFieldChanges, TrackedFields
-from busmq_spark.objects.persisted_types import from_text, to_text
+from busmq_spark.objects.persisted import PersistedFieldChanges, TrackedFields, from_text, to_text
 from busmq_spark.queue.command_generators import RedisCall, run_sync
 
 NAMES = ["a", "b", "c"]

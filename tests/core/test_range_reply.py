@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.redis_io.range_reply_parser import RangeReplyParser
+from busmq_spark.redis_io.range_connection import RangeReplyParser
 
 TRICKS = [
     b"",

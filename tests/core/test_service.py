@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import MessageRefused, QueueMissing
-from busmq_spark.objects.service import (
+from busmq_spark.objects.service_and_channel_messages import (
     ABSENT,
     ServiceReply,
     ServiceRequest,
     decode_reply,
     decode_request,
     error_object,
-    error_text,
+    reply_error_text,
 )
 from busmq_spark.queue.keys import reply_queue, service_queue
 
@@ -195,7 +195,7 @@ def test_an_exception_with_a_stack_has_the_keys_in_the_order_of_npm() -> None:
     ],
 )
 def test_the_error_of_a_provider_is_passed_on_as_text(error: Any, text: str) -> None:
-    assert error_text(error) == text
+    assert reply_error_text(error) == text
 
 
 def test_the_queues_of_a_service_have_the_names_of_the_protocol() -> None:

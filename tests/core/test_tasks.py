@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.queue.position import Position, Range
-from busmq_spark.reading.batch_planner import share_out
+from busmq_spark.queue.message import Position, Range
+from busmq_spark.reading.batch_planner import (
+    MAX_UNPACKED_RANGES,
+    ROWS_PER_PACKED_TASK,
+    share_out,
+    split,
+    tasks,
+)
 from busmq_spark.reading.loss import loss_between
-from busmq_spark.reading.read_tasks import MAX_UNPACKED_RANGES, ROWS_PER_PACKED_TASK, split, tasks
 from busmq_spark.reading.reader_operations import QueueState
 
 queues = st.dictionaries(

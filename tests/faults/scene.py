@@ -16,9 +16,8 @@ from busmq_spark.queue.command_generators import command, script
 from busmq_spark.queue.keys import QueueKeys, sink_record
 from busmq_spark.queue.scripts import load, script_names
 from busmq_spark.reading.reader_operations import QueueState, states
-from busmq_spark.redis_io.link_factory import sync_links
+from busmq_spark.redis_io.layout import redis_layout, sync_links
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncClusterLink
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Gate, Held

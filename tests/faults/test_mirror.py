@@ -15,7 +15,7 @@ import pytest
 
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import BusError, MirrorStopped
-from busmq_spark.federation.bulk import blocking_socket
+from busmq_spark.federation.bulk import client
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue import queue as queues
 from busmq_spark.redis_io import connection_factory
@@ -356,7 +356,7 @@ def test_a_line_that_is_black_holed_at_any_step_is_left_and_tried_again(
     on over a new connection.
     """
     monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 3.0)
-    monkeypatch.setattr(blocking_socket, "PING_AFTER_SILENCE_S", 2.0)
+    monkeypatch.setattr(client, "PING_AFTER_SILENCE_S", 2.0)
     scene.far.push("a", 2_000, size=100)
     with mirroring(scene.url, scene.near, *QUEUES, secret=scene.secret) as runner:
         for _ in range(2):

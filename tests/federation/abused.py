@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.npm_wire.channels import METHODS_OF_TYPE, make_creation
 from tests.conftest import Fresh
 from tests.federation.raw import CLOSE, Object, Raw, frame, request
 from tests.serving import Serving, everything

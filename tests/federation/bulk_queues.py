@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 

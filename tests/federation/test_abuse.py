@@ -18,7 +18,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.npm_wire.channels import METHODS_OF_TYPE, make_creation
 from tests.conftest import Fresh
 from tests.federation.abused import (
     PATH,

@@ -14,7 +14,6 @@ from busmq_spark.errors import BusError, ProtocolError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame, decode_error
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.handshake import (
     BULK_SUBPROTOCOL,
     HandshakeAcceptance,
@@ -22,13 +21,14 @@ from busmq_spark.federation.gate.handshake import (
     decide_handshake,
 )
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.npm_wire.creation_message import (
+from busmq_spark.federation.gate.rights import Grants
+from busmq_spark.federation.npm_wire.channels import (
     METHODS_OF_TYPE,
+    MuxPacket,
     ObjectCreationMessage,
     make_creation,
 )
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
-from busmq_spark.federation.npm_wire.mux import MuxPacket
 from tests.federation.hostile import Bender
 from tests.support import FACTOR
 

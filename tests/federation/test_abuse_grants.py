@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.gate.grants import GRANT_SETTINGS, VERB_SETS, VERBS, Grants
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE
+from busmq_spark.federation.gate.rights import GRANT_SETTINGS, VERB_SETS, VERBS, Grants
+from busmq_spark.federation.npm_wire.channels import METHODS_OF_TYPE
 from busmq_spark.federation.serve.server import FederationServer
 from tests.conftest import Fresh
 from tests.federation.raw import CHANNEL, CLOSE, Object, Raw, frame, request

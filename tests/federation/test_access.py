@@ -13,8 +13,8 @@ from websockets.exceptions import InvalidStatus
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.rights import Grants
 from busmq_spark.federation.serve.server import FederationServer
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

@@ -10,8 +10,7 @@ from busmq_spark.bus.queue.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation_message import make_creation
-from busmq_spark.federation.npm_wire.mux import MuxPacket
+from busmq_spark.federation.npm_wire.channels import MuxPacket, make_creation
 from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.queue.command_generators import command
 from tests.bus.tools import until

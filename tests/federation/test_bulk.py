@@ -40,7 +40,7 @@ from busmq_spark.federation.bulk.operations import (
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import _BulkSession
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.queue.queue import AttachResult
 from busmq_spark.reading.reader_operations import AckResult, QueueState
 from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds

@@ -15,10 +15,10 @@ import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import FederationLost, LinkLost, WireError
-from busmq_spark.federation.bulk import blocking_socket as bulk_socket
+from busmq_spark.federation.bulk import client as bulk_socket
 from busmq_spark.federation.bulk.row_frames import RangeReadFrameProducer
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

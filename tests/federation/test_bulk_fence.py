@@ -15,7 +15,7 @@ from busmq_spark.errors import StateError
 from busmq_spark.federation.bulk import store_executor
 from busmq_spark.federation.bulk.client import FederationBulkClient
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR

@@ -24,7 +24,7 @@ from busmq_spark.errors import (
 )
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
+from busmq_spark.federation.bulk.client import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.server import MAX_UNANSWERED_CALLS
@@ -32,7 +32,7 @@ from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore, open_store

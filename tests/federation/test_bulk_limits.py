@@ -23,7 +23,7 @@ from busmq_spark.errors import (
 )
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
-from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
+from busmq_spark.federation.bulk.client import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
@@ -34,14 +34,13 @@ from busmq_spark.federation.bulk.server import (
 )
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.bulk.store_executor import StoreExecutor, StoreThreadPool
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
-from busmq_spark.federation.gate.rights import ANYONE
+from busmq_spark.federation.gate.rights import ANYONE, Grants
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Range
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.queue.message import Range
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.writing.sink import StagedList

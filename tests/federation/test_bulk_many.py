@@ -19,7 +19,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.store import QUEUES_PER_CALL, FederationBulkStore
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.writing.sink import StagedList, attempt_name

@@ -10,7 +10,7 @@ from busmq_spark.errors import WireError
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.spark.read.message_times import IdTimeRecorder, TimestampColumn
+from busmq_spark.spark.read.tasks import IdTimeRecorder, TimestampColumn
 from busmq_spark.store.protocol import ConsecutiveMessages
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import filled, read

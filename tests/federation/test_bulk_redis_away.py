@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
+from busmq_spark.federation.bulk import store_executor
 from busmq_spark.federation.bulk.server import make_error_frame
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
@@ -163,7 +163,7 @@ def test_what_is_subscribed_meanwhile_is_notified_once_redis_is_back(
     part: Range,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(push_subscriptions, "CONFIRM_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(store_executor, "CONFIRM_TIMEOUT_S", 0.1)
     ask = store._link.call
     target, wire.target = wire.target, 1
     try:

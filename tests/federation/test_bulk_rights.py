@@ -23,7 +23,7 @@ from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.writing.sink import StagedList

@@ -15,7 +15,7 @@ import pytest
 
 from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
+from busmq_spark.federation.bulk.client import BulkWebSocket
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 
 MIB = 1024 * 1024

@@ -14,7 +14,7 @@ from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.row_frames import ask_spans_and_stored_ranges
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.writing.mirror import NEWEST_MESSAGE
 from tests.conftest import Fresh

@@ -23,8 +23,8 @@ from busmq_spark.errors import (
 )
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Position, Range
-from busmq_spark.spark.read.message_times import fetch_times
+from busmq_spark.queue.message import Position, Range
+from busmq_spark.spark.read.tasks import fetch_times
 from busmq_spark.store.protocol import PushListeners, QueueCreateOptions
 from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore, open_store

@@ -22,10 +22,10 @@ from busmq_spark.errors import (
 )
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.client import socket as sockets
-from busmq_spark.federation.client.channel import RemoteChannel
+from busmq_spark.federation.client.messaging import RemoteChannel
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.rights import Grants
 from busmq_spark.queue.message import Message
 from tests.bus.tools import ids, until
 from tests.conftest import Fresh

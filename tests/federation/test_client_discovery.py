@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.federation.client.queue_location_listener import (
+from busmq_spark.federation.client.federation_clients import (
     MAX_ANNOUNCED_TTL_S,
     _parse_announcement,
 )

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from busmq_spark.errors import FederationLost
-from busmq_spark.federation.client import flow_control, remote_reconnector
+from busmq_spark.federation.client import remote_reconnector, socket
 from busmq_spark.federation.client import socket as sockets
-from busmq_spark.federation.client.channel import RemoteChannel
+from busmq_spark.federation.client.messaging import RemoteChannel
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.far import far, quick
@@ -80,7 +80,7 @@ async def test_a_link_on_which_nothing_passes_is_given_up_with_the_reason(
 ) -> None:
     strict(monkeypatch)
     quick(monkeypatch)
-    monkeypatch.setattr(flow_control, "SLOWEST_LINK_BYTES_PER_S", 1024 * 1024)
+    monkeypatch.setattr(socket, "SLOWEST_LINK_BYTES_PER_S", 1024 * 1024)
     async with (
         far(redis_url) as both,
         both.home.queue(fresh()) as near,
@@ -139,11 +139,7 @@ async def test_objects_of_one_socket_share_what_may_be_under_way(
 
         window.resume_if_room = look
         await asyncio.gather(*(queue.push_many(["x" * 10_000] * 100) for queue in queues))
-        assert (
-            flow_control.MAX_UNANSWERED_BYTES / 2
-            < most
-            < flow_control.MAX_UNANSWERED_BYTES + 20_000
-        )
+        assert socket.MAX_UNANSWERED_BYTES / 2 < most < socket.MAX_UNANSWERED_BYTES + 20_000
         assert window.under_way == window.waiting == 0
 
 

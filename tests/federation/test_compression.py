@@ -15,7 +15,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.limits import MIB, PeerLimits
-from busmq_spark.federation.npm_wire.mux import MuxPacket
+from busmq_spark.federation.npm_wire.channels import MuxPacket
 from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until

@@ -13,11 +13,11 @@ import pytest
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.client.target import make_federation_target
-from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.client.socket import make_federation_target
 from busmq_spark.federation.gate.handshake import client_address, parse_networks
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.rights import Grants
 from busmq_spark.federation.serve.server import FederationServer
 from tests.federation.conftest import Serve
 from tests.federation.raw import Raw, all_closed, request

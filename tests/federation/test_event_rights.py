@@ -25,16 +25,16 @@ from busmq_spark.errors import (
 )
 from busmq_spark.federation.bulk.operations import MAX_EVENT_KEYS_PER_CALL
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.rights import Grants
 from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target_bus import RedisOutboxTarget
 from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY
-from busmq_spark.queue.position import Position, Range
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.queue.message import Position, Range
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.routing.event_routing import read_subscribers, subscribe_as_peer
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore

@@ -10,9 +10,8 @@ import pytest
 
 from busmq_spark.errors import RequestFailed
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
-from busmq_spark.federation.serve.peer_work import MAX_ANSWERS_READ_AT_ONCE
-from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES
+from busmq_spark.federation.npm_wire.channels import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.serve.peer import MAX_ANSWERS_READ_AT_ONCE, MAX_WAITING_BYTES
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

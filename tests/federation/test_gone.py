@@ -9,8 +9,8 @@ import asyncio
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation_message import make_creation
-from busmq_spark.federation.serve.send_buffer import PeerSendBuffer
+from busmq_spark.federation.npm_wire.channels import make_creation
+from busmq_spark.federation.serve.peer import PeerSendBuffer
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import MIB, PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
-from busmq_spark.federation.npm_wire.creation_message import make_creation
+from busmq_spark.federation.gate.rights import Grants
+from busmq_spark.federation.npm_wire.channels import make_creation
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import BusError, FederationLost, FederationRefused
-from busmq_spark.federation import proxies
+from busmq_spark.federation import address
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.client.socket import ReconnectingWebSocket
-from busmq_spark.federation.client.target import make_federation_target
+from busmq_spark.federation.bulk.client import BulkWebSocket
+from busmq_spark.federation.client.socket import ReconnectingWebSocket, make_federation_target
 from busmq_spark.federation.serve.server import FederationServer
 from tests.federation.conftest import Serve
 from tests.federation.tools import SECRET
@@ -267,8 +266,8 @@ def test_hosts_that_need_no_proxy(
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("NO_PROXY", entries)
-    found: Any = proxies.proxy_of("wss://x/bus", host, port, secure=True)
+    found: Any = address.proxy_of("wss://x/bus", host, port, secure=True)
     assert (found is None) is direct
     if found:
         assert (found.host, found.port, found.variable) == ("proxy", 3128, "HTTPS_PROXY")
-    assert proxies.proxy_of("ws://x/bus", host, port, secure=False) is None
+    assert address.proxy_of("ws://x/bus", host, port, secure=False) is None

@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError, FederationRefused
-from busmq_spark.federation.gate.grants import OBJECT_KINDS, VERBS, GrantPattern, Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.federation.gate.rights import OBJECT_KINDS, VERBS, GrantPattern, Grants, Identity
 from busmq_spark.federation.gate.token import MAX_TOKEN_LIFE_S, sign_token, signing_key
 
 SECRET, OTHER = "first-secret-0123456789", "second-secret-0123456789"

@@ -13,11 +13,11 @@ import pytest
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.rights import Grants
 from busmq_spark.queue.command_generators import Flow, command
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.message import Position
 from busmq_spark.queue.queue import delete
 from busmq_spark.reading.reader_subscriptions import register, unsubscribe
 from busmq_spark.redis_io.lease_token import my_token

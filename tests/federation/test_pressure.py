@@ -15,11 +15,10 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.npm_wire.channels import METHODS_OF_TYPE, MuxPacket, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeCallbacks
-from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
-from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES
+from busmq_spark.federation.serve.peer import MAX_WAITING_BYTES
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.bounded_json import MAX_JSON_VALUES, has_too_many_values
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
+from busmq_spark.federation.bulk.client import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import MAX_LARGE_HEADS_IN_WORK, SMALL_HEAD_BYTES
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.rights import Grants
 from busmq_spark.federation.npm_wire.dnode import decode_json
 from tests.conftest import Fresh
 from tests.federation.bulk_site import site

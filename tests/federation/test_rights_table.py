@@ -17,8 +17,8 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError, FederationRefused
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.federation.gate.grants import GRANT_SETTINGS, VERB_SETS, VERBS, Grants
 from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.rights import GRANT_SETTINGS, VERB_SETS, VERBS, Grants
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY
 from busmq_spark.store.redis_store import RedisStore, open_store

@@ -15,7 +15,7 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation_message import (
+from busmq_spark.federation.npm_wire.channels import (
     METHODS_OF_TYPE,
     ObjectCreationMessage,
     ObjectType,

@@ -12,11 +12,11 @@ import pytest
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import FederationRefused, WireError
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.rights import Grants
 from busmq_spark.queue.command_generators import command
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.message import Position
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.writing.sink import StagedList, attempt_name

@@ -12,8 +12,8 @@ import pytest
 
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
-from busmq_spark.federation.serve.memory_trim import MemoryTrimTrigger
+from busmq_spark.federation.npm_wire.channels import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.serve.server import MemoryTrimTrigger
 from busmq_spark.queue.keys import channel_queue
 from tests.bus.tools import until
 from tests.conftest import Fresh

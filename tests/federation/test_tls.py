@@ -15,10 +15,10 @@ from websockets.asyncio.client import connect
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import FederationLost, TlsError
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
+from busmq_spark.federation.bulk.client import BulkWebSocket
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.client.federation_clients import FederationClients
-from busmq_spark.federation.client.target import make_federation_target
+from busmq_spark.federation.client.socket import make_federation_target
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer

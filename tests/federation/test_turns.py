@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.serve.object_session import ObjectSession
+from busmq_spark.federation.serve.connection import ObjectSession
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.tools import Wire, most_in_work

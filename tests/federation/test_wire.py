@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.npm_wire.creation_message import (
+from busmq_spark.federation.npm_wire.channels import (
     METHODS_OF_TYPE,
+    MuxPacket,
     ObjectCreationMessage,
     make_creation,
 )
@@ -31,7 +32,6 @@ from busmq_spark.federation.npm_wire.dnode import (
     methods_message,
     result_line,
 )
-from busmq_spark.federation.npm_wire.mux import MuxPacket
 from tests.federation.tools import UNDEFINED, pack_call
 
 GOLDEN = json.loads(

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from busmq_spark.federation.npm_wire.creation_message import (
+from busmq_spark.federation.npm_wire.channels import (
     METHODS_OF_TYPE,
+    MuxPacket,
     ObjectType,
     make_creation,
 )
@@ -24,7 +25,6 @@ from busmq_spark.federation.npm_wire.dnode import (
     DnodeMessage,
     call_message,
 )
-from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
 from busmq_spark.federation.serve.server import FederationServer
 from tests.support import PATIENCE_S

@@ -13,18 +13,24 @@ import sys
 from dataclasses import fields
 from typing import Any
 
-from busmq_spark import __version__, errors, options, parsers
+from busmq_spark import __version__, errors, option_parsing, options
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.groups import topic
 from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
 from busmq_spark.queue import keys, message, queue, retention
-from busmq_spark.reading import offsets, range_reader, read_tasks, reader_operations, times_of_ids
+from busmq_spark.reading import (
+    batch_planner,
+    offsets,
+    range_reader,
+    reader_operations,
+    times_of_ids,
+)
 from busmq_spark.redis_io import (
     cluster_rules,
     connection_factory,
-    eviction,
     lease_token,
     moving_endpoints,
+    optional_commands,
     retry,
     slots,
     translate,
@@ -57,7 +63,10 @@ def contract() -> dict[str, Any]:
         "replyCodes": {word: cls.code for word, cls in translate.ERROR_OF_REPLY_CODE.items()},
         "replySentences": {words: cls.code for words, cls in translate.ERROR_OF_SENTENCE.items()},
         "sets": {"keylessCommands": sorted(slots._KEYLESS_COMMANDS)},
-        "units": {"seconds": parsers._SECONDS_OF_UNIT, "bytes": parsers._BYTES_OF_UNIT},
+        "units": {
+            "seconds": option_parsing._SECONDS_OF_UNIT,
+            "bytes": option_parsing._BYTES_OF_UNIT,
+        },
     }
 
 
@@ -165,8 +174,8 @@ def _of_streams() -> dict[str, int]:
         "maxEmptyBatches": planning.MAX_EMPTY_BATCHES,
         "synchronousAckCommits": planning.SYNCHRONOUS_ACK_COMMITS,
         "shortTtlS": acquisition.SHORT_TTL_S,
-        "maxUnpackedRanges": read_tasks.MAX_UNPACKED_RANGES,
-        "rowsPerPackedTask": read_tasks.ROWS_PER_PACKED_TASK,
+        "maxUnpackedRanges": batch_planner.MAX_UNPACKED_RANGES,
+        "rowsPerPackedTask": batch_planner.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,
         "rowsPerRecordBatch": compat.ROWS_PER_RECORD_BATCH,
         "maxShownCharacters": committer.MAX_SHOWN_CHARACTERS,
@@ -196,11 +205,11 @@ def _texts() -> dict[str, str]:
         "oneGroupRemedy": reader_operations._ONE_GROUP_REMEDY,
         "messagesTakenWarning": retention.MESSAGES_TAKEN_WARNING,
         "queryVariesRemedy": sink._QUERY_VARIES_REMEDY,
-        "pythonValue": parsers.PYTHON_VALUE.pattern,
-        "pythonTuple": parsers.PYTHON_TUPLE.pattern,
-        "pythonValueProblem": parsers.PYTHON_VALUE_PROBLEM,
+        "pythonValue": option_parsing.PYTHON_VALUE.pattern,
+        "pythonTuple": option_parsing.PYTHON_TUPLE.pattern,
+        "pythonValueProblem": option_parsing.PYTHON_VALUE_PROBLEM,
         "jarVersionOption": data_source.VERSION_OPTION,
-        "policyUnknown": eviction.POLICY_UNKNOWN,
+        "policyUnknown": optional_commands.POLICY_UNKNOWN,
         "wrongLoginText": translate._WRONG_LOGIN_TEXT,
     }
 

@@ -16,7 +16,7 @@ from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
 from busmq_spark.queue import scripts
 from busmq_spark.redis_io import urls as urls_module
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.starting_offsets import AtTime
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused

@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from busmq_spark.mirror.runner import MirrorRunner
-from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.status import MirroredQueueStatus
+from busmq_spark.mirror.settings import MirroredQueueStatus, MirrorSettings
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue import queue as queues
 from busmq_spark.queue.command_generators import Flow, T, command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.reading.reader_operations import QueueState, states
-from busmq_spark.redis_io.link_factory import sync_links
+from busmq_spark.redis_io.layout import redis_layout, sync_links
 from busmq_spark.redis_io.queue_location import locate, new_token
-from busmq_spark.redis_io.redis_layout import redis_layout
 from tests.support import wait_until
 
 

@@ -15,8 +15,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, LinkLost, StateError
-from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.client import FederationBulkClient
+from busmq_spark.federation.bulk.client import BulkWebSocket, FederationBulkClient
 from busmq_spark.mirror import runner as runners
 from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyRange, CopyRangeReadResult
 from busmq_spark.mirror.origin_reader import read_windows

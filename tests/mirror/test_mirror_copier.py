@@ -13,14 +13,13 @@ from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import (
     CopyRange,
     CopyRangeReadResult,
+    EncodedMessages,
     MirroredQueue,
     drop_copied_rows,
 )
-from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.mirror_copier import MirrorCopier
 from busmq_spark.mirror.origin_reader import LookedAtQueue
-from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.status import MirrorMetrics
+from busmq_spark.mirror.settings import MirrorMetrics, MirrorSettings
 from busmq_spark.reading.reader_operations import fingerprint
 from busmq_spark.writing.mirror import OriginQueueState
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.mirror.origin_history import ClockExcerpt, Witness
+from busmq_spark.mirror.copy_planning import ClockExcerpt, Witness
 
 COPIED = Witness(20_500, 100)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.mirror.encoded_messages import EncodedMessages
+from busmq_spark.mirror.copy_planning import EncodedMessages
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID
 from busmq_spark.redis_io.resp_codec import pack_words
 

@@ -14,8 +14,8 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.queue_location import locate
-from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.store.redis_store import RedisStore
 from tests.bus.conftest import npm_federation, our_federation
 from tests.layouts import LAYOUTS, servers_of

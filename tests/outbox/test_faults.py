@@ -22,7 +22,7 @@ from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io import connection_factory
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

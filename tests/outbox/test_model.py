@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.outbox import schema, sql
+from busmq_spark.outbox import sql
 from busmq_spark.outbox.sql import OutboxEntryKind
 
 QUEUES = ("a", "b", "c")
@@ -57,7 +57,7 @@ class Modelled:
     def reopen(self, _: int, __: int) -> None:
         if hasattr(self, "connection"):
             self.connection.close()
-        self.connection = schema.create_or_open(self.path)
+        self.connection = sql.create_or_open(self.path)
         self.do(
             lambda: setattr(
                 self, "opening", sql.begin_opening(self.connection, f"sender {self.made}")

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.errors import OutboxBusy, OutboxFull, OutboxUnusable, StateError
-from busmq_spark.outbox import lock, report, schema, sql
-from busmq_spark.outbox.disk_reserve import DiskReserveFile
+from busmq_spark.outbox import lock, report, sql
+from busmq_spark.outbox.files import DiskReserveFile
 from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
 from busmq_spark.outbox.outbox import SyncOutbox
 from tests.conftest import Fresh
@@ -137,7 +137,7 @@ def test_a_store_of_another_version_says_which(path: Path, nowhere: str) -> None
     other.close()
     found = opens(path, nowhere)
     assert "of version 7" in found
-    assert f"expected version {schema.SCHEMA_VERSION}" in found
+    assert f"expected version {sql.SCHEMA_VERSION}" in found
     with pytest.raises(OutboxUnusable, match="version 7"):
         report.read_status(path)
 
@@ -319,7 +319,7 @@ def test_on_a_full_file_system_forwarding_makes_room(
 def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_alone(
     path: Path,
 ) -> None:
-    connection = schema.create_or_open(path)
+    connection = sql.create_or_open(path)
     said: list[str] = []
     connection.set_trace_callback(said.append)
     writer = SqliteGroupCommitWriter(connection, path, DiskReserveFile(path))

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import StateError
-from busmq_spark.outbox import forwarder, report, schema, sql
-from busmq_spark.outbox.disk_reserve import DiskReserveFile
+from busmq_spark.outbox import forwarder, report, sql
+from busmq_spark.outbox.files import DiskReserveFile
 from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
 from busmq_spark.outbox.outbox import SyncOutbox
 from tests.conftest import Fresh
@@ -38,7 +38,7 @@ class Store:
     """A writer, and what it has said to SQLite."""
 
     def __init__(self, path: Path) -> None:
-        connection = schema.create_or_open(path)
+        connection = sql.create_or_open(path)
         self.said: list[str] = []
         connection.set_trace_callback(self.said.append)
         self.writer = SqliteGroupCommitWriter(connection, path, DiskReserveFile(path))

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.spark import stores
 from busmq_spark.spark.read import acquisition, planning
-from busmq_spark.store import store_caller
+from busmq_spark.store import multi_source_store
 from tests.federation.far import quick
 from tests.layouts import servers_of
 from tests.peers.node import Peer, missing, need
@@ -69,9 +69,9 @@ def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
 def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     """Streaming queries on it, with pauses short enough for a test."""
     monkeypatch.setattr(
-        store_caller, "ANSWER_BUDGET_S", PATIENCE_S
+        multi_source_store, "ANSWER_BUDGET_S", PATIENCE_S
     )  # a busy machine does not make it look away
-    monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.02, 0.1))
+    monkeypatch.setattr(multi_source_store, "PROBE_PAUSES_S", (0.02, 0.1))
     monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.5)
     monkeypatch.setattr(planning, "LINK_POLL_S", 0.02)
     monkeypatch.setattr(stores, "_shared_stores", {})

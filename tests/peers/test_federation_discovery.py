@@ -9,8 +9,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.rights import Grants
 from busmq_spark.federation.serve.server import FederationServer
 from tests.conftest import Fresh
 from tests.peers.node import Peer

@@ -15,11 +15,11 @@ from busmq_spark.errors import (
     RedisRolledBack,
 )
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.npm_servers import remote_npm_queue
-from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
+from busmq_spark.federation.npm_servers import npm_queue
+from busmq_spark.federation.npm_servers.npm_queue import RemoteNpmQueue
 from busmq_spark.federation.npm_servers.store import FederationNpmStore
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.store.protocol import QueueCreateOptions
 from tests.conftest import Fresh
 from tests.peers.queries import SECRET, Queries, gather, settle, upto
@@ -253,7 +253,7 @@ def test_a_look_behind_the_end_ends_there(
     queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumption that finds nothing waits for pushes, without a word."""
-    monkeypatch.setattr(remote_npm_queue, "ANSWER_TIMEOUT_S", 1000.0)
+    monkeypatch.setattr(npm_queue, "ANSWER_TIMEOUT_S", 1000.0)
     queries.fill(queue := fresh(), 1, 10)
     store = FederationNpmStore(
         FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True)

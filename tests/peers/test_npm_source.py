@@ -19,7 +19,7 @@ from busmq_spark.errors import (
     QueueFull,
     UnreadBacklog,
 )
-from busmq_spark.federation.npm_servers import remote_npm_queue
+from busmq_spark.federation.npm_servers import npm_queue
 from busmq_spark.federation.npm_servers.store import FederationNpmStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
@@ -209,7 +209,7 @@ def test_links_that_are_cut_and_a_server_that_dies_lose_repeat_and_reorder_nothi
 def test_a_link_that_falls_silent_is_given_up_and_what_it_was_removing_is_neither_lost_nor_repeated(
     queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_npm_queue, "ANSWER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(npm_queue, "ANSWER_TIMEOUT_S", 2.0)
     with cutter(queries.server.port) as link:
         queries.port = link.port
         queries.fill(queue := fresh(), 1, 1000)

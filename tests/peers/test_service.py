@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.service.service_provider import Request
+from busmq_spark.bus.service import Request
 from busmq_spark.errors import RequestFailed, RequestTimeout
 from busmq_spark.queue.keys import service_queue
 from tests.bus.test_service import LONG_S, SOON_S

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis.exceptions as rx
 
-from busmq_spark.embedded.cluster import SLOTS
+from busmq_spark.embedded.layouts import SLOTS
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.queue.command_generators import RedisCall, command, script
 from busmq_spark.redis_io.cluster_rules import ASKING_COMMAND, ClusterPipeline, _as_link_lost

@@ -10,8 +10,8 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.redis_io.dial import dial_async
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.redis_io.moving_endpoints import dial_async
 from tests.layouts import servers_of
 
 

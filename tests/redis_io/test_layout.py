@@ -8,9 +8,8 @@ import pytest
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.link_factory import async_links, sync_links
+from busmq_spark.redis_io.layout import async_links, redis_layout, sync_links
 from busmq_spark.redis_io.moving_endpoints import SentinelMaster
-from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress, TlsFiles
 from tests.tls import Authority
 

@@ -14,8 +14,8 @@ import redis.exceptions as rx
 from busmq_spark.queue.command_generators import command
 from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.dial import dial_async
-from busmq_spark.redis_io.loop_timeout import TURNS, LoopTimeout
+from busmq_spark.redis_io.event_loops import TURNS, LoopTimeout
+from busmq_spark.redis_io.moving_endpoints import dial_async
 from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.redis_io.fakes import FakeRedis
 

@@ -12,9 +12,8 @@ from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys, server_index
 from busmq_spark.reading import reader_operations
 from busmq_spark.reading.reader_operations import CumulativeAckRequest
-from busmq_spark.redis_io.link_factory import sync_links
+from busmq_spark.redis_io.layout import redis_layout, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token
-from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.conftest import Fresh, FreshKeys

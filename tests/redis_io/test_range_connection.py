@@ -15,8 +15,7 @@ from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.queue.command_generators import RedisCall, command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io import connection_factory
-from busmq_spark.redis_io.range_connection import RangeConnection
-from busmq_spark.redis_io.range_reply_parser import ValueSpans
+from busmq_spark.redis_io.range_connection import RangeConnection, ValueSpans
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.conftest import Fresh, FreshKeys

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.embedded.cluster import SLOTS
+from busmq_spark.embedded.layouts import SLOTS
 from busmq_spark.queue.command_generators import RedisCall, command, script
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.slots import Redirect, SlotMap, key_of, parse_redirect, slot_of_key

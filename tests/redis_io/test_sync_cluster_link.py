@@ -16,9 +16,8 @@ from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io import async_link
 from busmq_spark.redis_io.async_link import AsyncClusterLink
-from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import NoServerReachable
-from busmq_spark.redis_io.moving_endpoints import ClusterSeeds
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, dial_async
 from busmq_spark.redis_io.sync_link import SyncClusterLink, SyncLink
 from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.conftest import Fresh

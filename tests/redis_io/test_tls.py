@@ -16,8 +16,8 @@ from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.range_connection import RangeConnection
-from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import FreshKeys

@@ -35,7 +35,7 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.store import FederationBulkStore
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.npm_wire.channels import METHODS_OF_TYPE, make_creation
 from busmq_spark.store.protocol import QueueCreateOptions
 from tests.federation.raw import PING, Raw, frame
 from tests.serving import Serving

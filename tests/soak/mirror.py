@@ -11,7 +11,7 @@ import subprocess
 from contextlib import ExitStack
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.mirror.status import MirrorReport
+from busmq_spark.mirror.settings import MirrorReport
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import MIRROR_REPORTS_PATTERN
 from busmq_spark.writing.mirror import read_mirror_states

@@ -25,7 +25,7 @@ from busmq_spark.spark import stores
 from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 from busmq_spark.spark.read import acquisition, reader_threads
 from busmq_spark.spark.tune import tune
-from busmq_spark.store import store_caller
+from busmq_spark.store import multi_source_store
 from tests.conftest import Fresh
 from tests.jvm import module
 from tests.peers.node import need
@@ -469,8 +469,8 @@ def centres(
     made = {link: Centre(centre_servers[link].url) for link in ("eu", "us")}
     monkeypatch.setattr(stores, "open_link", leading_to(made))
     monkeypatch.setattr(stores, "_shared_stores", {})
-    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # none of them is slow
-    monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.002, 0.01))
+    monkeypatch.setattr(multi_source_store, "ANSWER_BUDGET_S", PATIENCE_S)  # none of them is slow
+    monkeypatch.setattr(multi_source_store, "PROBE_PAUSES_S", (0.002, 0.01))
     monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.0)
     monkeypatch.setattr(reader_threads, "DISCOVERY_INTERVAL_S", 0.02)
     return made

@@ -19,13 +19,12 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
-from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.qualified_queue_names import by_source
+from busmq_spark.queue.keys import QueueKeys, by_source
 from busmq_spark.spark import stores
 from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.error_display import FailingReader
 from busmq_spark.spark.read import planning
-from busmq_spark.spark.read.stream_reader import StreamReader
+from busmq_spark.spark.read.readers import StreamReader
 from busmq_spark.store.redis_store import open_store
 from tests.support import PATIENCE_S, wait_until
 

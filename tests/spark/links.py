@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructType
 
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.spark.engine import SCHEMA, Engine

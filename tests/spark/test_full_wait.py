@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueFull
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.store import protocol
 from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
-from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.qualified_queue_names import qualified_name, split_name
+from busmq_spark.queue.keys import QueueKeys, qualified_name, split_name
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.spark.read import acquisition
-from busmq_spark.spark.read.batch_reader import BatchReader
-from busmq_spark.store import store_caller
+from busmq_spark.spark.read.readers import BatchReader
+from busmq_spark.store import multi_source_store
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, rows_of
@@ -267,7 +266,7 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     queue: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", 5.0)
+    monkeypatch.setattr(multi_source_store, "ANSWER_BUDGET_S", 5.0)
     for bus in buses.values():
         bus.fill(queue, 1)
     query = linked(queue)
@@ -280,9 +279,9 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
         PATIENCE_S,
     )  # type: ignore[union-attr]
     waited: list[str] = []
-    answer = store_caller.ThreadedStoreCaller._wait_for_answer
+    answer = multi_source_store.ThreadedStoreCaller._wait_for_answer
     monkeypatch.setattr(
-        store_caller.ThreadedStoreCaller,
+        multi_source_store.ThreadedStoreCaller,
         "_wait_for_answer",
         lambda self, *of: waited.append(self._source) or answer(self, *of),
     )

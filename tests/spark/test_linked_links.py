@@ -20,12 +20,12 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
-from busmq_spark.queue.qualified_queue_names import qualified_name
+from busmq_spark.queue.keys import qualified_name
 from busmq_spark.spark import stores
 from busmq_spark.spark.read import acquisition
 from busmq_spark.spark.read.tasks import RangePartition
-from busmq_spark.store import multi_source_store, store_caller
-from busmq_spark.store.store_caller import SameThreadStoreCaller
+from busmq_spark.store import multi_source_store
+from busmq_spark.store.multi_source_store import SameThreadStoreCaller
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.cutting import Cutter, cutter
@@ -62,8 +62,8 @@ def query(
     far: Far, bus: Bus, engine: Callable[..., Engine], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
     """Over the far queue and one of the same name here."""
-    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", 3.0)
-    monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.01, 0.1))
+    monkeypatch.setattr(multi_source_store, "ANSWER_BUDGET_S", 3.0)
+    monkeypatch.setattr(multi_source_store, "PROBE_PAUSES_S", (0.01, 0.1))
     monkeypatch.setattr(acquisition, "STOPPING_READER_GRACE_S", 0.0)
     shared: dict[Any, Any] = {}
     monkeypatch.setattr(stores, "_shared_stores", shared)
@@ -117,7 +117,7 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
 ) -> None:
     for module, budget in (
         (multi_source_store, "FETCH_BUDGET_S"),
-        (store_caller, "ANSWER_BUDGET_S"),
+        (multi_source_store, "ANSWER_BUDGET_S"),
     ):
         monkeypatch.setattr(
             module, budget, PATIENCE_S
@@ -139,7 +139,7 @@ def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(
     far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multi_source_store, "FETCH_BUDGET_S", PATIENCE_S)
-    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(multi_source_store, "ANSWER_BUDGET_S", PATIENCE_S)
     far.bus.fill(queue, 10)
     query.step("planned")
     assert query.reader._planning.prefetched

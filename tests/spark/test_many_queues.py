@@ -15,7 +15,7 @@ import pytest
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
-from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
 from busmq_spark.spark.read.acquisition import QueueSelection
 from busmq_spark.spark.read.tasks import RangePartition

@@ -18,7 +18,7 @@ from busmq_spark.options import (
     StoreOptions,
     WriteOptions,
 )
-from busmq_spark.redis_io.server_addresses import parse_servers
+from busmq_spark.redis_io.urls import parse_servers
 from busmq_spark.starting_offsets import AtTime, NewestMessages
 
 SECRET = "hunter2"

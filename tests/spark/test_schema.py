@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.queue.qualified_queue_names import qualified_name, split_name
+from busmq_spark.queue.keys import qualified_name, split_name
 from busmq_spark.spark.read.tasks import (
     BATCH_ROWS,
     SHARED_BATCH_BYTES,

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.embedded.binary import find_redis_server
+from busmq_spark.embedded.server import find_redis_server
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue import queue as core

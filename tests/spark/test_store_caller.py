@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.store import store_caller
-from busmq_spark.store.store_caller import SourceUnavailable, ThreadedStoreCaller
+from busmq_spark.store import multi_source_store
+from busmq_spark.store.multi_source_store import SourceUnavailable, ThreadedStoreCaller
 from tests.support import PATIENCE_S, wait_until
 
 
@@ -24,9 +24,9 @@ def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(store_caller, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)
-    monkeypatch.setattr(store_caller, "MAX_ANSWER_BUDGET_S", 4 * PATIENCE_S)
+    monkeypatch.setattr(multi_source_store, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(multi_source_store, "ANSWER_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(multi_source_store, "MAX_ANSWER_BUDGET_S", 4 * PATIENCE_S)
     made: Any = Nothing
     caller = ThreadedStoreCaller("far", made)
     go_on = threading.Event()

@@ -24,11 +24,10 @@ from pyspark.sql.types import (
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.queue.scripts import load
 from busmq_spark.reading.times_of_ids import NewestIdAtTime, TimesOfIds
-from busmq_spark.spark.read.message_times import TimestampColumn
-from busmq_spark.spark.read.tasks import ArrowBatchEncoder
+from busmq_spark.spark.read.tasks import ArrowBatchEncoder, TimestampColumn
 from busmq_spark.spark.schema import check_source_schema
 from busmq_spark.store.protocol import ConsecutiveMessages
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by, store

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.errors import QueueFull, QueueMissing
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh

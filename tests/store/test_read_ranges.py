@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from busmq_spark.errors import BusError, QueueExpired
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store import redis_range

@@ -23,17 +23,18 @@ from contextlib import suppress
 from typing import Self, Unpack, overload
 
 from busmq_spark.arguments import check_flag, check_items, check_words
-from busmq_spark.bus.handle import Handle
-from busmq_spark.bus.jobs.base_worker import JobHandler, WorkerKeywords, WorkerOptions
-from busmq_spark.bus.jobs.job import MIN_FIELD_TTL_S, Job, save_all
-from busmq_spark.bus.jobs.job_outcome_waiters import (
+from busmq_spark.bus.emitter import Handle
+from busmq_spark.bus.jobs.job import (
+    MIN_FIELD_TTL_S,
+    Job,
     JobOutcomeIterator,
     JobOutcomeWaiter,
     JobOutcomeWaiters,
     check_pattern,
     read_stored_outcomes,
+    save_all,
 )
-from busmq_spark.bus.jobs.worker import Worker
+from busmq_spark.bus.jobs.worker import JobHandler, Worker, WorkerKeywords, WorkerOptions
 from busmq_spark.bus.queue.push import PendingPush
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.queue.shared_group import MAX_LEASE_S, check_seconds

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.arguments import show
-from busmq_spark.bus.handle import Handle
-from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.bus.emitter import Handle
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.groups import shared_group as flows
 from busmq_spark.queue.command_generators import Flow, T

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 
 from busmq_spark.arguments import check_flag, check_mapping, check_whole
-from busmq_spark.bus.early_calls import EarlyCalls
-from busmq_spark.bus.emitter import Emitter, LinkEvent
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.emitter import Emitter, Handle, LinkEvent
+from busmq_spark.bus.waiting import EarlyCalls
 from busmq_spark.errors import ConfigError, StateError
 from busmq_spark.queue.keys import check_name
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S

@@ -37,7 +37,7 @@ from busmq_spark.bus.queue.base_consumption import (
     IterationPhase,
     reliable_message,
 )
-from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import BusError, LinkLost, QueueBusy
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.command_generators import Flow, T

@@ -22,8 +22,8 @@ from busmq_spark.queue.command_generators import Flow, RedisCall, T
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.message import encode_value
 from busmq_spark.reading import reader_subscriptions, times_of_ids
+from busmq_spark.redis_io.async_link import OnReply
 from busmq_spark.redis_io.lease_token import is_dead
-from busmq_spark.redis_io.pipelined_connection import OnReply
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.starting_offsets import parse_moment

@@ -23,7 +23,7 @@ from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 
 if TYPE_CHECKING:
     from busmq_spark.bus.context import BusContext
-    from busmq_spark.redis_io.pipelined_connection import OnReply
+    from busmq_spark.redis_io.async_link import OnReply
 
 MESSAGES_PER_PUSH = 50
 """So many messages are sent at once."""

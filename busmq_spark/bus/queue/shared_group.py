@@ -41,8 +41,7 @@ from busmq_spark.groups import dead_letter
 from busmq_spark.groups import shared_group as flows
 from busmq_spark.groups.job import forget_outcomes
 from busmq_spark.groups.shared_group import Action, LeasedMessage, MessageLeaseResult
-from busmq_spark.queue.command_generators import Flow
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import Flow, slices
 from busmq_spark.queue.keys import check_name, is_subscription
 from busmq_spark.queue.message import CHUNK_MESSAGES, chunks
 from busmq_spark.queue.queue import clock_ms

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.arguments import check_items, check_whole, show
 from busmq_spark.bus.context import bus_not_open_error
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.emitter import Handle
 from busmq_spark.bus.queue.queue import Queue
-from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.groups import topic as flows
 from busmq_spark.groups.shared_group import group_settings

@@ -24,12 +24,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from busmq_spark.arguments import check_number
-from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.emitter import Emitter, Handle
 from busmq_spark.bus.queue.base_group import GROUP_POLL_S, check_batch_size
 from busmq_spark.bus.queue.consume import LEASE_POLL_S
 from busmq_spark.bus.queue.ordered_group import OrderedGroup
-from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy, StateError
 from busmq_spark.groups import topic as flows
 from busmq_spark.groups.topic import MEMBER_TTL_MS, GroupMembershipSnapshot, partition_ranges

@@ -23,14 +23,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from busmq_spark.arguments import check_instance, check_words
-from busmq_spark.bus.handle import Handle
+from busmq_spark.bus.emitter import Handle
 from busmq_spark.bus.handler_calls import call_outside_handler
-from busmq_spark.bus.jobs.base_worker import BaseWorker, JobHandler, WorkerKeywords, WorkerOptions
-from busmq_spark.bus.jobs.job import Job, save_all
-from busmq_spark.bus.jobs.job_outcome_waiters import JobOutcomeIterator, read_stored_outcomes
+from busmq_spark.bus.jobs.job import Job, JobOutcomeIterator, read_stored_outcomes, save_all
 from busmq_spark.bus.jobs.jobs import Jobs, PendingJobBatchPush
-from busmq_spark.bus.jobs.worker import Worker
-from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.bus.jobs.worker import (
+    BaseWorker,
+    JobHandler,
+    Worker,
+    WorkerKeywords,
+    WorkerOptions,
+)
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost, StateError
 from busmq_spark.groups import job as flows
 from busmq_spark.groups.job import OUTCOME_TTL_S, JobOutcome

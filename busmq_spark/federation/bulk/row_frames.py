@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkProtocolFrame, make_wire_error
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.writing.mirror import OriginQueueState, spans_to_ask_for, stored_ranges

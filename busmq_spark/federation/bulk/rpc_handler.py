@@ -31,18 +31,16 @@ from busmq_spark.federation.bulk.operations import (
 )
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import slices
 from busmq_spark.queue.keys import federated_prefix, is_subscription, sink_of
-from busmq_spark.queue.message import CHUNK_MESSAGES
-from busmq_spark.queue.position import Position
+from busmq_spark.queue.message import CHUNK_MESSAGES, Position
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult
 from busmq_spark.reading.reader_operations import AckResult
 from busmq_spark.routing.event_patterns import check_key
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.writing.idempotent_push import SENDER_TTL_S
+from busmq_spark.writing.idempotent_push import SENDER_TTL_S, claim_staged, has_place
 from busmq_spark.writing.mirror import Positions
-from busmq_spark.writing.peer_places import claim_staged, has_place
 from busmq_spark.writing.sink import STAGED_KEY_SUFFIX, CommitStoppedAtMaxsize, StagedList, by_queue
 from busmq_spark.writing.sink_runs import SinkRun
 

@@ -24,7 +24,7 @@ from typing import Any, Self
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import BusError, FederationRefused, LinkLost, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk import frames
@@ -35,7 +35,6 @@ from busmq_spark.federation.bulk.operations import (
     RpcTarget,
     ServerHello,
 )
-from busmq_spark.federation.bulk.push_subscriptions import BulkPushSubscriptions
 from busmq_spark.federation.bulk.row_frames import (
     MAX_RANGES_PER_READ,
     RangeReadFrameProducer,
@@ -43,6 +42,7 @@ from busmq_spark.federation.bulk.row_frames import (
 )
 from busmq_spark.federation.bulk.rpc_handler import check_rights_and_names
 from busmq_spark.federation.bulk.store_executor import (
+    BulkPushSubscriptions,
     BulkReadStorePool,
     CreditedRead,
     QueueServerCache,
@@ -57,10 +57,10 @@ from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.federation.send_stall_meter import unsent_bytes
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range
 from busmq_spark.redis_io.endpoint import retry_time_s
+from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
-from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S
 
 MAX_READS_PER_CONNECTION = 4

@@ -28,33 +28,33 @@ from busmq_spark.errors import (
     StagingLost,
 )
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, FederationBulkClient
+from busmq_spark.federation.bulk.client import (
+    MAX_CALLS_UNDER_WAY,
+    FederationBulkClient,
+    FederationPushListenerThread,
+)
 from busmq_spark.federation.bulk.operations import MAX_EVENT_KEYS_PER_CALL
-from busmq_spark.federation.bulk.push_listener import FederationPushListenerThread
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
 from busmq_spark.groups.topic import topic_partition
-from busmq_spark.queue.grouping import slices
+from busmq_spark.queue.command_generators import slices
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.message import chunks
-from busmq_spark.queue.position import Range
+from busmq_spark.queue.message import Range, chunks
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.method_forwarding import (
-    Method,
-    MultiQueueCallSplitter,
-    P,
-    T,
-    make_forwarder,
-    make_per_queue_method,
-    restrict_to,
-)
 from busmq_spark.store.protocol import (
     ConsecutiveMessages,
     FullQueueWait,
+    Method,
     MirrorOriginReadStore,
+    MultiQueueCallSplitter,
+    P,
     ReadStore,
     RowStream,
     SinkAppender,
+    T,
     WriteStore,
+    make_forwarder,
+    make_per_queue_method,
+    restrict_to,
 )
 from busmq_spark.writing.mirror import OriginQueueState
 from busmq_spark.writing.sink import (

@@ -1,4 +1,6 @@
-"""The stores of one bulk connection in threads, its reads that wait for credit, and the clients
+"""The work of one bulk connection: stores in threads, and the pushes it is notified of.
+
+The stores of one bulk connection in threads, its reads that wait for credit, and the clients
 whose work a thread does.
 
 Rule 1. An executor is one store and has one call under way at most.
@@ -6,6 +8,9 @@ Rule 2. A closed executor sends nothing more to Redis: its peer may already have
         the call that a thread here still tries.
 Rule 3. A client that comes back on a new connection is answered once its old executor's call has
         ended, since that one may be on its way to Redis.
+
+Which pushes one bulk connection is notified of: ``listen`` says to which queues, ``wait`` is
+answered when something was pushed to one of them.
 """
 
 from __future__ import annotations
@@ -14,17 +19,23 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import LinkLost
+from busmq_spark.federation.bulk.frames import make_wire_error
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.queue.position import Range
-from busmq_spark.redis_io.redis_layout import RedisLayout
-from busmq_spark.store.event_table_cache import EventTableCache
+from busmq_spark.queue.message import Range
+from busmq_spark.redis_io.layout import RedisLayout
+from busmq_spark.store.event_subscriptions import EventTableCache
 from busmq_spark.store.redis_store import MAX_CACHED_LOCATIONS, RedisStore
+
+if TYPE_CHECKING:
+    from busmq_spark.redis_io.pubsub_connection import PubSubConnection
+
 
 T = TypeVar("T")
 MAX_THREADS, MAX_THREADS_OF_SILENT_REDIS = 128, 32
@@ -238,3 +249,63 @@ class BulkReadStorePool:
         """Close the stores that are free."""
         while self._idle:
             self._idle.pop().close()
+
+
+CONFIRM_TIMEOUT_S = 5.0
+"""Seconds for which an answer to ``listen`` waits for Redis to confirm."""
+MAX_LISTENED_QUEUES = 20_000
+
+
+class BulkPushSubscriptions:
+    """Channels of Redis, each at the listener of its server."""
+
+    def __init__(self, connections: list[PubSubConnection], executor: StoreExecutor) -> None:
+        self._connections, self._executor = connections, executor
+        self._servers: dict[str, int] = {}
+        self._notified = asyncio.Event()
+
+    async def replace_queues(self, queues: tuple[str, ...]) -> None:
+        """Subscribe to exactly these queues; after it has returned every push is noticed."""
+        if len(queues) > MAX_LISTENED_QUEUES:
+            raise make_wire_error(
+                f"{len(queues)} queues to listen to", f"at most {MAX_LISTENED_QUEUES}"
+            )
+        store = self._executor.operations.store
+        places = await self._executor.run_in_thread(store.locate, queues)
+        wanted = {store.keys(queue).available: places[queue] for queue in queues}
+        for channel in [
+            channel for channel, server in self._servers.items() if wanted.get(channel) != server
+        ]:
+            self._connections[self._servers.pop(channel)].unsubscribe(channel, self._on_push)
+        new = {
+            channel: server for channel, server in wanted.items() if channel not in self._servers
+        }
+        self._servers.update(new)
+        if adding := [
+            asyncio.create_task(self._subscribe(channel, server), name="bulk: listening")
+            for channel, server in new.items()
+        ]:
+            await asyncio.wait(
+                adding, timeout=CONFIRM_TIMEOUT_S
+            )  # after a time-out Redis is unreachable: ``_notified`` is set when it is back
+        self._notified.set()
+
+    async def wait_for_push(self, timeout_s: float) -> bool:
+        """Whether there was a push within that time, or before."""
+        await wait_at_most(timeout_s, self._notified.wait)
+        notified = self._notified.is_set()
+        self._notified.clear()
+        return notified
+
+    def unsubscribe_all(self) -> None:
+        """Unsubscribe from everything."""
+        for channel, server in self._servers.items():
+            self._connections[server].unsubscribe(channel, self._on_push)
+
+    async def _subscribe(self, channel: str, server: int) -> None:
+        """Ends when Redis has confirmed, or with ``unsubscribe``."""
+        await self._connections[server].subscribe(channel, self._on_push)
+        self._notified.set()
+
+    def _on_push(self, _: bytes | None) -> None:
+        self._notified.set()

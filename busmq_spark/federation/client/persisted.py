@@ -19,9 +19,9 @@ from busmq_spark.bus.base_persisted_object import (
     PersistedDict,
 )
 from busmq_spark.errors import BusError
-from busmq_spark.federation.client import checked_values
+from busmq_spark.federation.client import remote_object_connection
 from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
-from busmq_spark.federation.npm_wire.creation_message import make_creation
+from busmq_spark.federation.npm_wire.channels import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.context import BusContext
@@ -70,7 +70,7 @@ class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
         return 0  # the wire does not say which of them are new
 
     async def _read(self) -> dict[str, bytes]:
-        found = checked_values.expect_texts_by_name(
+        found = remote_object_connection.expect_texts_by_name(
             await self._handle.call_for_result("pread", self.key), "a persisted object"
         )
         return {name: text.encode("utf-8", "replace") for name, text in found.items()}

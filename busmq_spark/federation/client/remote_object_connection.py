@@ -1,4 +1,7 @@
-"""An object on a web socket, from its creation message until one side ends it (protocol 5.4 to
+"""Values that a server gives, each checked: one of another kind is a WireError, which ends
+its remote object and no more.
+
+An object on a web socket, from its creation message until one side ends it (protocol 5.4 to
 5.6).
 
 Rule 1. A Node server dies of what it does not expect: the creation message goes first, then calls
@@ -20,12 +23,64 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.errors import BusError, FederationLost, RemoteError, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire import dnode
-from busmq_spark.federation.npm_wire.mux import MuxPacket
+from busmq_spark.federation.npm_wire.channels import MuxPacket
+from busmq_spark.queue.message import MAX_ID, Message
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.flow_control import SendWindow
-    from busmq_spark.federation.client.socket import ReconnectingWebSocket
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
+    from busmq_spark.federation.client.socket import ReconnectingWebSocket, SendWindow
+    from busmq_spark.federation.npm_wire.channels import ObjectCreationMessage
+
+
+def expect_number(found: Any, what: str) -> int:
+    """A whole number from 0, also as text: Node sends what Redis says."""
+    if isinstance(found, str) and found.isascii() and found.isdecimal() and len(found) < 17:
+        found = int(found)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_ID:
+        raise WireError(
+            found=f"{what} that is {_describe_kind(found)}", expected="a whole number from 0"
+        )
+    return found
+
+
+def expect_first_number(found: list[Any], what: str) -> int:
+    """The number that an answer begins with."""
+    return expect_number(found[0] if found else None, what)
+
+
+def expect_text_as_bytes(found: Any, what: str) -> bytes:
+    """A text, as bytes."""
+    if not isinstance(found, str):
+        raise WireError(found=f"{what} that is {_describe_kind(found)}", expected="text")
+    return found.encode("utf-8", "replace")
+
+
+def make_message(value: Any, id: Any) -> Message:
+    """A message of a queue or channel."""
+    return Message(
+        expect_number(id, "the id of a message"), expect_text_as_bytes(value, "a message")
+    )
+
+
+def expect_texts_by_name(found: list[Any], what: str) -> dict[str, str]:
+    """The names and texts that an answer begins with; none where it is null."""
+    given = found[0] if found else None
+    if not given:
+        return {}
+    if not isinstance(given, dict):
+        raise WireError(found=f"{what} that is {_describe_kind(given)}", expected="an object")
+    return {name: str(value) for name, value in given.items()}
+
+
+def _describe_kind(found: Any) -> str:
+    """Not the value itself: it may be long, or no business of a log."""
+    return (
+        "null"
+        if found is None
+        else "a number"
+        if isinstance(found, int | float)
+        else f"a {type(found).__name__}"
+    )
+
 
 MAX_LINE_BYTES = 100 * 1024 * 1024
 _ERROR_WITH_CODE = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)

@@ -1,9 +1,20 @@
-"""A web socket to a federation server that stays open: dialled again whenever it is lost, with many
+"""A web socket to a federation server that stays open, with its target and its flow control.
+
+The address of a federation server, and the secret for it.
+
+A web socket that counts what passes, and how much may be on its way (socket.py).
+
+Rule 1. Every byte that comes, and every byte that the operating system takes for the server, is a
+        sign of life: also a part of a message.
+Rule 2. Bytes in the buffers of the operating system and of machines in between are not seen. So a
+        silent server has as long as that takes over a slow link.
+
+A web socket to a federation server that stays open: dialled again whenever it is lost, with many
 remote objects on it (protocol 5.1 to 5.3).
 
 Rule 1. Nothing is sent twice: each object decides about its messages that were under way when the
         socket broke.
-Rule 2. Sending never waits. Senders of pushes ask whether there is room (flow_control.py): the
+Rule 2. Sending never waits. Senders of pushes ask whether there is room (socket.py): the
         bytes under way on one socket are bounded, and each object has its turn.
 Rule 3. A server is gone when no byte at all has passed for too long, not when its pong waits after
         other data.
@@ -22,38 +33,236 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from pathlib import Path
+from typing import Any, Protocol, cast
+from urllib.parse import quote, urlsplit
 
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import BusError, FederationLost, FederationRefused, TlsError, WireError
-from busmq_spark.federation.address import dial_error, no_answer_error
-from busmq_spark.federation.client.flow_control import (
-    LARGE_WRITE_BYTES,
-    SLOWEST_LINK_BYTES_PER_S,
-    WRITE_PIECE_BYTES,
-    ByteCountingWebSocket,
-    PongConfirmationTracker,
-    SendWindow,
+from busmq_spark.bus.waiting import wait_at_most
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    FederationLost,
+    FederationRefused,
+    TlsError,
+    WireError,
+)
+from busmq_spark.federation.address import (
+    authorization_header,
+    check_federation_secret,
+    dial_error,
+    handshake_error,
+    no_answer_error,
+    open_tunnel_async,
+    proxy_of,
 )
 from busmq_spark.federation.gate.handshake import BUSMQ_HEADER, WIRE_LOG
+from busmq_spark.federation.npm_wire.channels import MuxPacket
 from busmq_spark.federation.npm_wire.deflate import client_deflate
-from busmq_spark.federation.npm_wire.mux import MuxPacket
-from busmq_spark.federation.proxies import handshake_error, open_tunnel_async, proxy_of
-from busmq_spark.redis_io.fork_guard import keep_from_children
-from busmq_spark.redis_io.loop_timeout import LoopTimeout
+from busmq_spark.option_parsing import check_web_socket_url
+from busmq_spark.queue.caching import MemoizedFunction
+from busmq_spark.redis_io.event_loops import LoopTimeout, keep_from_children
 from busmq_spark.redis_io.retry import Pauses
 
-if TYPE_CHECKING:
-    from busmq_spark.federation.client.target import FederationTarget
+WEBSOCKET_SCHEME_OF = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
+
+
+@dataclass(frozen=True, slots=True)
+class FederationTarget:
+    """``url`` as it was given: queues found at the server are stored under it. The secret is not in
+    the repr.
+    """
+
+    url: str
+    secret: str = field(repr=False)
+    tls_ca: str | None = None
+    secret_in_url: bool = False
+    """For npm servers, which look for it there only: URLs are logged on the way."""
+    compression: bool = False
+
+    @property
+    def url_to_dial(self) -> str:
+        """Return the URL of the connection. It may hold the secret: never print it."""
+        parts = urlsplit(self.url)
+        query = f"?secret={quote(self.secret, safe='')}" if self.secret_in_url else ""
+        return f"{WEBSOCKET_SCHEME_OF[parts.scheme]}://{parts.netloc}{parts.path or '/'}{query}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the handshake. It holds the secret: never print it."""
+        return authorization_header(self.secret)
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context for this URL; return None without TLS. Raises OSError for a file
+        that cannot be used now.
+        """
+        if WEBSOCKET_SCHEME_OF[urlsplit(self.url).scheme] != "wss":
+            return None
+        return _cached_ssl_context(self.tls_ca, _version_of(self.tls_ca) if self.tls_ca else ())
+
+
+def _version_of(file: str) -> tuple[int, ...]:
+    """Return what changes with a file: one that replaces it may have the same time."""
+    found = Path(file).stat()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def _load_ssl_context(tls_ca: str | None, _version: tuple[int, ...]) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=tls_ca)
+
+
+_cached_ssl_context = MemoizedFunction(_load_ssl_context, 16)
+"""The context of all dials until the file changes: reading the authorities takes longer than a
+handshake. Without a file: whom the system trusts.
+"""
+
+
+def make_federation_target(
+    url: str,
+    secret: str | None,
+    tls_ca: str | None = None,
+    *,
+    secret_in_url: bool = False,
+    compression: bool = False,
+) -> FederationTarget:
+    """Raises ConfigError before anything is connected. The URL is shown in errors only when it can
+    hold no secret.
+    """
+    try:
+        check_web_socket_url(url, WEBSOCKET_SCHEME_OF)
+    except ValueError as error:
+        raise ConfigError(reason=f"the federation URL is none: {error}") from None
+    if not secret:
+        raise ConfigError(
+            reason=(
+                f"no secret for the federation server at {url}: set federate_secret, or federate(…,"
+                " secret=…)"
+            )
+        )
+    check_federation_secret(f"the secret for {url}", secret, secret_in_url=secret_in_url)
+    if tls_ca and not Path(tls_ca).is_file():
+        raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")
+    return FederationTarget(url, secret, tls_ca, secret_in_url, compression)
+
+
+MAX_WAITING_BYTES = 256 * 1024
+"""Bytes that wait here before the objects wait, each for its turn: so much an object that comes
+later waits for at most.
+"""
+MAX_UNANSWERED_BYTES = 1024 * 1024
+"""Bytes of calls of one socket that are not answered, whatever the number of its objects; one call
+may be larger.
+"""
+SLOWEST_LINK_BYTES_PER_S = 32 * 1024
+"""Bytes per second of the slowest link that we wait for when nothing is seen of what passes on
+it.
+"""
+LARGE_WRITE_BYTES = 64 * 1024
+WRITE_PIECE_BYTES = 64 * 1024
+
+
+class ByteCountingWebSocket(ClientConnection):
+    """``received`` and ``written`` are bytes since the handshake, ``partial`` those that have come
+    after the last complete message.
+    """
+
+    received = written = partial = 0
+    on_writable: Callable[[], None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        self.partial += len(data)
+        super().data_received(data)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def write(self, packets: list[bytes]) -> None:
+        """In one piece. It may be that they are lost with the connection."""
+        for packet in packets:
+            self.protocol.send_binary(packet)
+        if not self.transport.is_closing():  # asyncio would complain of each
+            data = b"".join(self.protocol.data_to_send())
+            self.written += len(data)
+            self.transport.write(data)
+
+    @property
+    def bytes_passed(self) -> tuple[int, int]:
+        """Return the bytes that have come, and the bytes that the operating system has taken: they
+        change as long as bytes pass.
+        """
+        return self.received, self.written - self.transport.get_write_buffer_size()
+
+
+class SendWindow:
+    """The bytes that wait and are under way on one socket, and the senders that wait for room, each
+    in its turn.
+    """
+
+    def __init__(self) -> None:
+        self.waiting = self.under_way = 0
+        self._turns: dict[Callable[[], None], None] = {}
+        self._soon: asyncio.Handle | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more call may be made."""
+        return self.waiting < MAX_WAITING_BYTES and self.under_way < MAX_UNANSWERED_BYTES
+
+    def call_when_room(self, go_on: Callable[[], None]) -> None:
+        """Call it once when there is room, after those that wait already."""
+        self._turns[go_on] = None
+        self.resume_if_room()
+
+    def resume_if_room(self) -> None:
+        """Call those that wait, if there is room."""
+        if self._turns and self._soon is None and self.has_room:
+            self._soon = asyncio.get_running_loop().call_soon(self._call_waiting)
+
+    def reset(self) -> None:
+        """The socket is gone; who waited waits for another."""
+        self.waiting = self.under_way = 0
+        self._turns.clear()
+
+    def _call_waiting(self) -> None:
+        self._soon = None
+        for go_on in tuple(self._turns):
+            if not self.has_room:
+                return
+            self._turns.pop(go_on, None)
+            go_on()
+
+
+class PongConfirmationTracker:
+    """The proofs of pongs: bytes that were sent before a ping have arrived when its pong comes."""
+
+    def __init__(self) -> None:
+        self._times: deque[tuple[float, float]] = deque()
+        self._before = float("-inf")
+
+    def add_pong(self, at: float, now: float) -> None:
+        """The pong of a ping that was sent at ``at``."""
+        self._times.append((at, now))
+
+    def proven_send_time(self, since: float) -> float:
+        """Return a time: bytes that were sent before it had arrived at ``since``."""
+        while self._times and self._times[0][1] <= since:
+            self._before = self._times.popleft()[0]
+        return self._before
+
 
 HEARTBEAT_INTERVAL_S = 10.0
 SILENCE_TIMEOUT_S = 10.0

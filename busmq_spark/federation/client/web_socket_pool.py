@@ -13,8 +13,8 @@ from busmq_spark.federation.client.remote_object_connection import RemoteObjectC
 from busmq_spark.federation.client.socket import ReconnectingWebSocket
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.target import FederationTarget
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
+    from busmq_spark.federation.client.socket import FederationTarget
+    from busmq_spark.federation.npm_wire.channels import ObjectCreationMessage
 
 
 FINAL_FOR_CALLS = (FederationRefused, TlsError)

@@ -2,7 +2,7 @@
 
     [reports]                            # the name, for logs; not secret
     secret = "…"                         # at least 16 characters
-    read = ["orders-*", "channel:a-*"]   # browse and consume; see grants.py
+    read = ["orders-*", "channel:a-*"]   # browse and consume; see rights.py
     write = ["queue:audit"]              # push and create
     browse = []                          # look, and remove nothing
     consume = ["subscription:billing"]   # take, ack, and hold against others
@@ -35,10 +35,8 @@ from typing import Any, Self
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate import token
-from busmq_spark.federation.gate.grants import GRANT_SETTINGS, KNOWN_SETTINGS, Grants
-from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.option_parsing import check_secret
-from busmq_spark.parsers import can_be_in_header
+from busmq_spark.federation.gate.rights import GRANT_SETTINGS, KNOWN_SETTINGS, Grants, Identity
+from busmq_spark.option_parsing import can_be_in_header, check_secret
 
 MIN_SECRET_CHARACTERS = 16
 """Fewest characters of a secret: anyone with a token can guess at its secret offline, without a

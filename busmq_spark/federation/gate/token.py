@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.gate.rights import Grants
 
 MAX_TOKEN_LIFE_S = 366 * 24 * 3600
 MAX_TOKEN_CHARACTERS = 4096

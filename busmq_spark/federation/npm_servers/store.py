@@ -5,6 +5,9 @@ It reads without removing, removes what is acknowledged, notices what is lost (s
 keeps one reader of ours from another. It cannot list queues, keep subscriptions, or write exactly
 once. It cannot see other consumers of a queue. Satisfies ReadStore, and as much of WriteStore as
 at-least-once needs; one thread may use one.
+
+The store of a federation server of either kind: over bulk where the server speaks it, else over
+busmq's own protocol.
 """
 
 from __future__ import annotations
@@ -15,39 +18,51 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from ssl import SSLContext
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from busmq_spark.errors import ConfigError, LinkLost, MessageRefused, QueueExpired, QueueRecreated
+from busmq_spark.errors import (
+    ConfigError,
+    FederationRefused,
+    LinkLost,
+    MessageRefused,
+    QueueExpired,
+    QueueRecreated,
+)
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
-from busmq_spark.federation.client.target import FederationTarget
+from busmq_spark.federation.bulk.client import FederationPushListenerThread
+from busmq_spark.federation.bulk.store import FederationBulkStore
+from busmq_spark.federation.client.socket import FederationTarget
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 from busmq_spark.federation.npm_servers.npm_queue import (
     NO_LOSS_CAUSE_EVIDENCE,
     FederationNpmQueue,
     Message,
+    RemoteNpmQueue,
     encode_text,
 )
-from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
 from busmq_spark.queue.keys import QueueKeys
-from busmq_spark.queue.position import Position, Range
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.queue.queue import AttachResult
 from busmq_spark.reading.reader_operations import AckResult, QueueState
 from busmq_spark.reading.times_of_ids import TimesOfIds
-from busmq_spark.redis_io.loop_timeout import LoopTimeout
+from busmq_spark.redis_io.event_loops import LoopTimeout
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.store.protocol import (
     ConsecutiveMessages,
     FullQueueWait,
     LossCauseEvidence,
+    PushListeners,
     QueueCreateOptions,
+    ReadStore,
     SinkAppender,
+    WriteStore,
 )
 from busmq_spark.writing.sink import StagedList
 from busmq_spark.writing.sink_runs import SinkRun
@@ -463,3 +478,82 @@ def expect_text_value(queue: str, value: bytes) -> str:
             " npm busmq carries text only; encode it"
         )
         raise MessageRefused(reason=reason) from None
+
+
+STATUSES_WITHOUT_BULK = (401, 101)
+"""The answers of npm's server to a bulk handshake: it reads the secret from the URL only, and has
+no subprotocols. But 401 may come from anything on the way: the secret goes into the URL only where
+that was asked for.
+"""
+
+
+class FederationStore(ReadStore, WriteStore, Protocol):
+    """The store of a link."""
+
+    def push_listeners(self, notified: threading.Event) -> list[PushListeners]:
+        """Return the threads that wake an idle reader, not started."""
+        ...
+
+
+class FederationProtocolDetectingStore:
+    """The first call finds out which kind the server is, once. Satisfies FederationStore through
+    the store found, hence the cast.
+    """
+
+    def __init__(self, address: FederationAddress) -> None:
+        self.address = address
+        self._bulk = FederationBulkStore(address)
+        self._found: FederationBulkStore | FederationNpmStore | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._detect(), name)
+
+    def push_listeners(self, notified: threading.Event) -> list[FederationPushListenerThread]:
+        """Return the push listeners of the store; nothing is connected yet."""
+        return self._bulk.push_listeners(notified)
+
+    def close(self) -> None:
+        """Close the open store."""
+        (self._found or self._bulk).close()
+
+    def _detect(self) -> FederationBulkStore | FederationNpmStore:
+        if self._found is None:
+            try:
+                self._bulk.connect()
+                self._found = self._bulk
+            except FederationRefused as refused:
+                status = refused.details.get("status")
+                if status not in STATUSES_WITHOUT_BULK or (
+                    status == 401 and not self.address.secret_in_url
+                ):
+                    raise
+                self._found = self._make_npm_store(refused)
+        return self._found
+
+    def _make_npm_store(self, refused: FederationRefused) -> FederationNpmStore:
+        """Raises ``refused`` when the server does not know the secret in this protocol either, or
+        is one of ours.
+        """
+        plain = FederationNpmStore(self.address)
+        with ExitStack() as undo:
+            undo.callback(plain.close)
+            try:
+                ours = plain.connect()
+            except FederationRefused:
+                raise refused from None
+            if ours:
+                raise refused
+            undo.pop_all()
+        log.info(
+            "the federation server at %s has no bulk protocol (npm busmq): it is read over busmq's"
+            " own, which is slower",
+            self.address.url,
+        )
+        return plain
+
+
+def open_detected(address: FederationAddress) -> FederationStore:
+    """A new store; nothing is connected yet. Raises ConfigError for a bad address."""
+    return cast(FederationStore, FederationProtocolDetectingStore(address))

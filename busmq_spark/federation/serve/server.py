@@ -1,4 +1,6 @@
-"""The federation server: a bus for peers that come by web socket (protocol chapter 5).
+"""Giving freed memory back to the system.
+
+The federation server: a bus for peers that come by web socket (protocol chapter 5).
 
     keyring = Keyring.load("secrets.toml")
     async with Bus(url) as bus, FederationServer(bus, keyring, host="0.0.0.0", port=7001):
@@ -11,10 +13,13 @@ Two protocols at one path, by subprotocol: busmq's own, and ``busmq.bulk.v1``. B
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import logging
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
@@ -28,7 +33,7 @@ from websockets.typing import Subprotocol
 
 from busmq_spark.arguments import check_flag, check_instance, check_text, check_texts, check_whole
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import FederationBulkServer
 from busmq_spark.federation.gate.handshake import (
@@ -57,13 +62,67 @@ from busmq_spark.federation.gate.socket_limiter import (
 )
 from busmq_spark.federation.npm_wire.deflate import server_deflate
 from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
-from busmq_spark.federation.serve.memory_trim import (
-    MemoryTrimTrigger,
-    map_large_blocks,
-    trim_memory,
-)
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
-from busmq_spark.parsers import describe_stray_character
+from busmq_spark.option_parsing import describe_stray_character
+
+DISCONNECTS_BEFORE_TRIM = 50
+"""Peers that have disconnected from which on memory is given back."""
+BYTES_BEFORE_TRIM = 64 * 1024 * 1024
+"""Bytes sent by peers that have disconnected, from which on it is, too: decoded, they may be
+several times as many.
+"""
+
+LARGE_BLOCK_BYTES = 1024 * 1024
+_M_MMAP_THRESHOLD = -3
+
+
+def trim_memory() -> None:
+    """Objects of a closed connection are in reference cycles, and glibc keeps freed memory between
+    blocks in use (fragmentation).
+
+    After hundreds that did not read, these are hundreds of megabytes. Without glibc, it collects
+    the cycles only.
+    """
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def map_large_blocks() -> None:
+    """Let glibc give large blocks back to the system as soon as they are freed.
+
+    By itself it keeps blocks of up to 32 MiB after the first was freed, between those in use.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
+class MemoryTrimTrigger:
+    """Detects the moment when many peers have disconnected and no more are disconnecting, or when
+    those that have gone had sent much.
+    """
+
+    def __init__(self) -> None:
+        self._most = self._last = 0
+        self._gone_bytes = self._trimmed_bytes = 0
+
+    def is_due(self, now: int, gone_bytes: int) -> bool:
+        """Called at intervals with the number of connections ``now``, and what all that are closed
+        had received.
+        """
+        calm, self._last = now == self._last, now
+        self._most = max(self._most, now)
+        settled, self._gone_bytes = (
+            self._gone_bytes,
+            gone_bytes,
+        )  # those of the last interval may still be closing
+        if settled - self._trimmed_bytes < BYTES_BEFORE_TRIM and (
+            not calm or self._most - now < DISCONNECTS_BEFORE_TRIM
+        ):
+            return False
+        self._most, self._trimmed_bytes = now, settled
+        return True
+
 
 MAX_PEER_CHECK_INTERVAL_S = 1.0
 SECRET_LABEL = "secret"  # noqa: S105  # the name of a label

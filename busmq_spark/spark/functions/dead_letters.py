@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from busmq_spark.errors import ConfigError
 from busmq_spark.errors.foreign import MAX_ERROR_CHARACTERS
 from busmq_spark.groups.dead_letter import DEAD_LETTER_TYPE, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
-from busmq_spark.parsers import LOCAL_SOURCE
+from busmq_spark.option_parsing import LOCAL_SOURCE
 from busmq_spark.routing.cloud_event import SPEC_VERSION
 from busmq_spark.spark.functions.json_text_expressions import raise_bus_error
 from busmq_spark.spark.schema import refuse_equal_names

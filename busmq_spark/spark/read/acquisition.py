@@ -21,8 +21,8 @@ from typing import Any
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.groups.topic import topic_partition
 from busmq_spark.options import ReadOptions
-from busmq_spark.queue.position import Position
-from busmq_spark.queue.qualified_queue_names import display_name, qualified_name, split_name
+from busmq_spark.queue.keys import display_name, qualified_name, split_name
+from busmq_spark.queue.message import Position
 from busmq_spark.queue.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.reading.batch_planner import (
     AcquiredQueues,
@@ -32,7 +32,7 @@ from busmq_spark.reading.batch_planner import (
 )
 from busmq_spark.reading.loss import Loss, count_messages_to_delete, loss_between
 from busmq_spark.reading.reader_operations import UNKNOWN_ID, AckResult
-from busmq_spark.redis_io import eviction
+from busmq_spark.redis_io import optional_commands
 from busmq_spark.redis_io.lease_token import (
     LEASE_MS,
     describe_holder,
@@ -198,7 +198,7 @@ class StreamQueueAcquirer:
     def _check_eviction_policies(self) -> None:
         own = self.store.redis_store if isinstance(self.store, MultiSourceStore) else self.store
         if isinstance(own, RedisStore):
-            eviction.check_eviction_policies(
+            optional_commands.check_eviction_policies(
                 own.eviction_policies(), required=self._options.require_no_eviction
             )
 

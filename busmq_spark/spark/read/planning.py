@@ -48,12 +48,11 @@ from typing import Any
 
 from busmq_spark.errors import BusError
 from busmq_spark.options import ReadOptions
-from busmq_spark.queue.position import Position, Range
-from busmq_spark.queue.qualified_queue_names import split_name
+from busmq_spark.queue.keys import split_name
+from busmq_spark.queue.message import Position, Range
 from busmq_spark.reading import offsets
-from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner
+from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner, ranges, tasks
 from busmq_spark.reading.loss import Loss
-from busmq_spark.reading.read_tasks import ranges, tasks
 from busmq_spark.reading.times_of_ids import TimesOfIds
 from busmq_spark.spark import compat
 from busmq_spark.spark.read.acquisition import (
@@ -61,8 +60,12 @@ from busmq_spark.spark.read.acquisition import (
     StreamQueueAcquirer,
     warn_queues_differ_from_checkpoint,
 )
-from busmq_spark.spark.read.message_times import IdTimeRecorder, fetch_times, note_times_if_allowed
-from busmq_spark.spark.read.tasks import RangePartition
+from busmq_spark.spark.read.tasks import (
+    IdTimeRecorder,
+    RangePartition,
+    fetch_times,
+    note_times_if_allowed,
+)
 from busmq_spark.spark.stores import planning_store, push_listeners
 from busmq_spark.store.multi_source_store import MultiSourceStore, rows_within
 from busmq_spark.store.protocol import ConsecutiveMessages, ReadStore

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from busmq_spark.federation.serve.objects.channel import ServedChannel
+from busmq_spark.federation.serve.objects.messaging import (
+    ServedChannel,
+    ServedPubsub,
+    ServedService,
+)
 from busmq_spark.federation.serve.objects.persisted import ServedPersisted
-from busmq_spark.federation.serve.objects.pubsub import ServedPubsub
 from busmq_spark.federation.serve.objects.queue import ServedQueue
-from busmq_spark.federation.serve.objects.service import ServedService
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage, ObjectType
+    from busmq_spark.federation.npm_wire.channels import ObjectCreationMessage, ObjectType
     from busmq_spark.federation.serve.objects.base import ServedObject
-    from busmq_spark.federation.serve.peer_channel import PeerChannel
+    from busmq_spark.federation.serve.peer import PeerChannel
 
 SERVED_CLASS_OF_KIND: dict[ObjectType, type[ServedObject]] = {
     "queue": ServedQueue,

@@ -19,8 +19,7 @@ from busmq_spark.errors import (
     WireError,
 )
 from busmq_spark.federation.bounded_json import MAX_SHORT_BYTES
-from busmq_spark.federation.gate.grants import VERBS, Verb
-from busmq_spark.federation.gate.rights import RequiredRight, Verbs
+from busmq_spark.federation.gate.rights import VERBS, RequiredRight, Verb, Verbs
 from busmq_spark.federation.npm_wire.dnode import (
     LONE_SURROGATE,
     DnodeCallbackRef,
@@ -32,8 +31,8 @@ from busmq_spark.federation.npm_wire.dnode import (
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue.base_consumption import ConsumeKeywords
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.peer_channel import PeerChannel
+    from busmq_spark.federation.npm_wire.channels import ObjectCreationMessage
+    from busmq_spark.federation.serve.peer import PeerChannel
 
 NeededVerbs = tuple[Verbs, ...]
 """The verbs that must be granted on an object: one verb of each."""

@@ -24,8 +24,8 @@ from busmq_spark.queue.keys import persisted_key
 from busmq_spark.queue.message import encode_value
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.peer_channel import PeerChannel
+    from busmq_spark.federation.npm_wire.channels import ObjectCreationMessage
+    from busmq_spark.federation.serve.peer import PeerChannel
 
 OBJECT_TTL_S = 60
 """compat: whatever ttl the client has (protocol Q19)."""

@@ -47,12 +47,12 @@ from busmq_spark.federation.serve.objects.base import (
     ttl_of,
     whole_number_option,
 )
-from busmq_spark.federation.serve.peer_work import TakeRoom
+from busmq_spark.federation.serve.peer import TakeRoom
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue.queue import Queue
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-    from busmq_spark.federation.serve.peer_channel import PeerChannel
+    from busmq_spark.federation.npm_wire.channels import ObjectCreationMessage
+    from busmq_spark.federation.serve.peer import PeerChannel
     from busmq_spark.queue.message import Message
 
 SERVED_PREFETCH = 200

@@ -16,7 +16,7 @@ import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
 import java.util.stream.Stream;
 
-/** Texts to values, as {@code parsers.py} parses them. */
+/** Texts to values, as {@code option_parsing.py} parses them. */
 final class Parsers {
     private static final Pattern DURATION =
             Pattern.compile("[ \\t]*([0-9]+)[ \\t]*([smhd]?)[ \\t]*");

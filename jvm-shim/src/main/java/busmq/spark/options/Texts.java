@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.regex.Pattern;
 
-/** Texts of lists, names and addresses: nothing of them is taken off, as in {@code parsers.py}. */
+/** Texts of lists, names and addresses; nothing is taken off, as in {@code option_parsing.py}. */
 public final class Texts {
     /**
      * What separates a comma list: a comma, with the blanks beside it. All else belongs to the

@@ -5,7 +5,7 @@ import java.util.List;
 
 /**
  * The times of messages around some ids, from the clock of their queue: the column
- * {@code timestamp}, like busmq_spark/spark/read/message_times.py. Times within a second are left
+ * {@code timestamp}, like busmq_spark/spark/read/tasks.py. Times within a second are left
  * out: the clock is right to the second, and rows that are read again shall not differ by less.
  */
 public final class TimesOfIds {

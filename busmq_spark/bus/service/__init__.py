@@ -1,1 +1,0 @@
-"""Requests and their replies over queues."""
