@@ -261,3 +261,28 @@ def statements(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def test_the_standard_library_is_not_taken_for_a_third_party() -> None:
     assert not {*HOME} & sys.stdlib_module_names
+
+
+def late_imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Return module and name of each ``DeferredImport``: no import statement names them."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+        if isinstance(called, ast.Name) and called.id == "DeferredImport":
+            module, name = (ast.literal_eval(each) for each in node.args[:2])
+            yield module, name
+
+
+def test_each_late_import_finds_its_name() -> None:
+    late = {
+        each
+        for path in PACKAGE.rglob("*.py")
+        for each in late_imports(ast.parse(path.read_text("utf-8")))
+    }
+    assert len(late) > 15
+    for module, name in sorted(late):
+        path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+        assert path.is_file(), module
+        defined = {getattr(node, "name", "") for node in ast.parse(path.read_text("utf-8")).body}
+        assert name in defined, (module, name)

@@ -59,6 +59,6 @@ def make_mirror(
 ) -> MirrorHandle:
     """A mirror (mirror/runner.py), which stands on stores, as federation does."""
     mirror: DeferredImport[Callable[..., MirrorHandle]] = DeferredImport(
-        "mirror.bus_mirror", "BusMirror"
+        "mirror.runner", "BusMirror"
     )
     return mirror.get()(bus, origin, queues, metrics, options)

@@ -58,10 +58,10 @@ was made with.
 
 
 _stream_reader: DeferredImport[type[StreamReader]] = DeferredImport(
-    "spark.read.stream_reader", "StreamReader"
+    "spark.read.readers", "StreamReader"
 )
 _batch_reader: DeferredImport[type[BatchReader]] = DeferredImport(
-    "spark.read.batch_reader", "BatchReader"
+    "spark.read.readers", "BatchReader"
 )
 _check_job_field_names: DeferredImport[Callable[..., object]] = DeferredImport(
     "spark.read.tasks", "check_job_field_names"

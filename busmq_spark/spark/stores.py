@@ -58,7 +58,7 @@ _federation_address: DeferredImport[type[FederationAddress]] = DeferredImport(
     "federation.address", "FederationAddress", needed_by=_LINKS
 )
 _open_detected: DeferredImport[Callable[..., FederationStore]] = DeferredImport(
-    "federation.npm_servers.protocol_detecting_store", "open_detected", needed_by=_LINKS
+    "federation.npm_servers.store", "open_detected", needed_by=_LINKS
 )
 
 
