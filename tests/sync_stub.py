@@ -108,6 +108,8 @@ INSIDE = {
     "unsaved_fields",
     "check_handler",
     "is_handling",
+    "finish",
+    "spare_caller",
     "without_outcome",
     "work_of",
     "write",

@@ -51,8 +51,9 @@ from busmq_spark.bus.deferred_federation import (
     make_federation_links,
     make_mirror,
 )
-from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.emitter import Emitter, Handle
 from busmq_spark.bus.event_routing import EventRoutingMixin
+from busmq_spark.bus.handler_calls import calling_work
 from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.bus.jobs.worker import Worker, WorkerGroup
 from busmq_spark.bus.keepalive import TtlKeepAlive
@@ -233,7 +234,8 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         connection.
 
         A bus that is closed already, or was started by the parent process, is left alone. Several
-        calls at once wait for the same end.
+        calls at once wait for the same end. A handler of the bus may call it; the call returns at
+        once then, and the bus ends after the handler.
 
         Raises:
             BusError: The error that has ended the bus, if there was one.
@@ -242,6 +244,8 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         if self._pid in (0, os.getpid()) and life is not None:
             task, leave = life
             leave.set()
+            if self._is_handling:
+                return
             try:
                 await asyncio.wait([task])
             finally:  # a caller that is cancelled cuts it short
@@ -686,10 +690,24 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
             self._links = make_federation_links(self)
         return self._links
 
+    @property
+    def _is_handling(self) -> bool:
+        """Whether a handler of this bus, or one of its objects, makes this call."""
+        handles = (each for each in self._objects if isinstance(each, Handle))
+        return not calling_work().isdisjoint(self._tasks) or any(
+            each.is_handling for each in handles
+        )
+
     async def _leave_all(self) -> None:
         """Detach in reverse order: a channel before its queues. A server that is gone must not keep
-        the scope open.
+        the scope open; a handler that runs does, until it ends.
         """
+        for thing in reversed(tuple(self._objects)):
+            if isinstance(thing, Handle):
+                try:
+                    await thing.finish()
+                except BusError as error:
+                    log.warning("could not finish %s: %s", thing, error)
         clock = asyncio.get_running_loop().time
         until = clock() + DETACH_ALL_TIMEOUT_S
         for thing in reversed(tuple(self._objects)):

@@ -55,6 +55,16 @@ class Handle:
         """Let go of what it holds on the bus."""
         raise NotImplementedError
 
+    async def finish(self) -> None:
+        """Begin nothing more, and wait for handlers that run. The bus that ends waits for this
+        without a limit.
+        """
+
+    @property
+    def is_handling(self) -> bool:
+        """Return whether the caller is one of its handlers."""
+        return False
+
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 EventName = TypeVar("EventName", bound=str)

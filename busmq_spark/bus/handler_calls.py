@@ -1,38 +1,100 @@
-"""Calls of handlers: a coroutine function runs in the loop, a function in a thread of its own."""
+"""Calls of handlers: a coroutine function runs in the loop, a function in a thread of its own.
+
+Each call of a handler leaves its mark on the tasks and threads that it starts. So ``stop`` knows
+that it is called by a handler, and does not wait for itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import inspect
+import logging
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
 
+from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import ConfigError
 
 T = TypeVar("T")
+FINISHING_POLL_S = 0.5
+"""Longest wait without looking whether a task or thread with messages has ended."""
+FINISHING_WARNING_S = 10.0
+log = logging.getLogger("busmq_spark")
 
 
-class _TaskOfThread:
-    """In calls from the thread of a handler: the task that waits for that thread.
-
-    A context variable cannot be pickled, and the package may travel by value (Spark Connect): its
-    copy begins with a variable of its own.
+class CallContext(Generic[T]):
+    """A context variable that the package can travel with by value (Spark Connect): the copy begins
+    with a variable of its own.
     """
 
-    def __init__(self) -> None:
-        self._variable: contextvars.ContextVar[asyncio.Task[Any] | None] = contextvars.ContextVar(
-            "busmq_task_of_thread", default=None
-        )
+    def __init__(self, name: str, default: T) -> None:
+        self._given = name, default
+        self._variable: contextvars.ContextVar[T] = contextvars.ContextVar(name, default=default)
         self.get, self.set = self._variable.get, self._variable.set
 
-    def __reduce__(self) -> tuple[type[_TaskOfThread], tuple[()]]:
-        return type(self), ()
+    def __reduce__(self) -> tuple[type[CallContext[T]], tuple[str, T]]:
+        return type(self), self._given
 
 
-_task_of_thread = _TaskOfThread()
+_calling_work: CallContext[tuple[object, ...]] = CallContext("busmq_calling_work", ())
+"""The tasks of handlers, and the work in hand, that the current call is part of."""
+calling_thread: CallContext[threading.Thread | None] = CallContext("busmq_calling_thread", None)
+"""The thread that waits for the current call; None for a call of the loop itself."""
+
+
+class WorkInHand(Generic[T]):
+    """A batch that the body of a loop over ``batches()`` works on."""
+
+    def __init__(self, batch: T) -> None:
+        self.batch = batch
+        self._owner = calling_thread.get() or asyncio.current_task()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the task or thread of the body has ended, or makes this call."""
+        if isinstance(self._owner, threading.Thread):
+            return not self._owner.is_alive() or self._owner is calling_thread.get()
+        return self in calling_work() or self._owner is None or self._owner.done()
+
+
+class BatchesInHand(Generic[T]):
+    """The batches of a holder that bodies of loops work on."""
+
+    def __init__(self) -> None:
+        self._all: set[WorkInHand[T]] = set()
+        self.changed = asyncio.Event()
+        """Set when a body ends; its user sets it when messages are settled."""
+
+    @contextmanager
+    def hand_out(self, batch: T) -> Iterator[None]:
+        """Count the batch as in work until the block ends."""
+        work = WorkInHand(batch)
+        self._all.add(work)
+        _calling_work.set((*_calling_work.get(), work))
+        try:
+            yield
+        finally:
+            _calling_work.set(tuple(each for each in _calling_work.get() if each is not work))
+            self._all.discard(work)
+            self.changed.set()
+
+    def others(self) -> list[T]:
+        """Return the batches that others than the caller work on."""
+        return [work.batch for work in self._all if not work.is_over]
+
+    async def wait_until_none(self, count: Callable[[], int], holder: object) -> None:
+        """Wait until ``count()``, of messages in work, is 0; log from time to time who waits."""
+        clock = asyncio.get_running_loop().time
+        warn_at = clock() + FINISHING_WARNING_S
+        while left := count():
+            if clock() >= warn_at:
+                warn_at += FINISHING_WARNING_S
+                log.warning("%r waits for handlers, which work on %d messages", holder, left)
+            await wait_at_most(FINISHING_POLL_S, self.changed.wait)
+            self.changed.clear()
 
 
 async def call_handler(
@@ -53,6 +115,7 @@ async def call_handler(
         BaseException: Whatever the handler raises.
     """
     if is_coroutine_function(handler):
+        _calling_work.set((*_calling_work.get(), asyncio.current_task()))
         return await handler(argument)  # type: ignore[misc]
     result, error = await _start_thread(handler, in_thread(argument) if in_thread else argument)
     if error is not None:
@@ -75,17 +138,26 @@ def is_coroutine_function(handler: object) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
-def calling_tasks() -> set[asyncio.Task[Any]]:
-    """Return the current task, and the task that waits for the handler whose thread has made this
-    call.
+def calling_work() -> set[object]:
+    """Return the current task, and the tasks of the handlers that this call is part of: also where
+    it is made in a task or a thread that such a handler has started.
     """
-    return {each for each in (asyncio.current_task(), _task_of_thread.get()) if each is not None}
+    loop = asyncio._get_running_loop()
+    return {*_calling_work.get(), *(() if loop is None else (asyncio.current_task(),))}
+
+
+def is_called_by_handler(loop: asyncio.AbstractEventLoop | None) -> bool:
+    """Return whether a handler that has not ended on this loop makes this call."""
+    return any(
+        isinstance(each, asyncio.Task) and not each.done() and each.get_loop() is loop
+        for each in _calling_work.get()
+    )
 
 
 def call_outside_handler(make: Callable[[], T]) -> T:
     """Call ``make``, whose tasks then do not count as calls of the handler that this one is of."""
     context = contextvars.copy_context()
-    context.run(_task_of_thread.set, None)
+    context.run(_calling_work.set, ())
     return context.run(make)
 
 
@@ -113,6 +185,7 @@ def _start_thread(
             loop.call_soon_threadsafe(settle, answer)
 
     context = contextvars.copy_context()
-    context.run(_task_of_thread.set, asyncio.current_task())
+    context.run(_calling_work.set, (*_calling_work.get(), asyncio.current_task()))
+    context.run(calling_thread.set, None)
     threading.Thread(target=context.run, args=(run,), name="busmq-handler", daemon=True).start()
     return done

@@ -19,6 +19,7 @@ Rule 4. A consumption is a plain iterator here; ``queue.stop()`` ends it.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import os
@@ -32,6 +33,7 @@ from typing import Any, NoReturn, Self
 
 from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.emitter import Emitter, not_picklable_error
+from busmq_spark.bus.handler_calls import calling_thread, is_called_by_handler
 from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.queue.base_consumption import ReliableMessage, reliable_message
 from busmq_spark.errors import StateError
@@ -43,6 +45,8 @@ _PROXIED_MODULES = (
     "busmq_spark.federation.client.",
     "busmq_spark.mirror.runner",
 )
+LOOP_POLL_S = 0.5
+"""Longest wait without looking whether the loop has closed."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -108,7 +112,8 @@ class LoopThread:
             return
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._leave.set)
-        if threading.current_thread() in (thread, self._handler_thread):
+        me = threading.current_thread()
+        if me in (thread, self._handler_thread) or is_called_by_handler(self._loop):
             return
         thread.join()
         if self._thread is thread:
@@ -152,20 +157,21 @@ class LoopThread:
                 state="its own thread that asks",
                 remedy="Call it from another thread",
             )
+        context = contextvars.copy_context()
+        context.run(calling_thread.set, threading.current_thread())
         try:
-            under_way = asyncio.run_coroutine_threadsafe(work, self._loop)
+            under_way = context.run(asyncio.run_coroutine_threadsafe, work, self._loop)
         except RuntimeError:  # the loop is closed
             work.close()
-            raise StateError(
-                event="use",
-                what="the bus",
-                state="closed",
-                remedy="End its handlers before the loop of the bus ends",
-            ) from None
+            raise _loop_ended_error() from None
         try:
-            return under_way.result()
+            return _result_from_loop(under_way, self._loop)
         except BaseException:
-            under_way.cancel()
+            if self._loop.is_closed():
+                if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                    work.close()
+            else:
+                under_way.cancel()
             raise
 
     def _run(self, bus: AbstractAsyncContextManager[Any], ready: Future[None]) -> None:
@@ -189,6 +195,27 @@ class LoopThread:
             finally:
                 if not self._over.done():
                     self._over.set_result(None)
+
+
+def _result_from_loop(under_way: Future[Any], loop: asyncio.AbstractEventLoop) -> Any:
+    """Return the result. A loop that closes may have taken the call and never run it."""
+    while True:
+        try:
+            return under_way.result(LOOP_POLL_S)
+        except TimeoutError:
+            if under_way.done():  # by the call itself, or just now
+                return under_way.result()
+            if loop.is_closed():
+                raise _loop_ended_error() from None
+
+
+def _loop_ended_error() -> StateError:
+    return StateError(
+        event="use",
+        what="the bus",
+        state="closed",
+        remedy="End its handlers before the loop of the bus ends",
+    )
 
 
 class SyncProxy:

@@ -33,17 +33,17 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, cast
 
 from busmq_spark.arguments import show
 from busmq_spark.bus.emitter import Handle
 from busmq_spark.bus.handler_calls import (
     call_handler,
     call_outside_handler,
-    calling_tasks,
+    calling_work,
     is_coroutine_function,
 )
 from busmq_spark.bus.jobs.job import MIN_FIELD_TTL_S, Job, JobOwner
@@ -212,10 +212,11 @@ class BaseWorker(Handle, ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop now: handlers are cancelled, and their jobs returned as if they had not begun. The
-        thread of a plain function goes on, so its job may begin again after ``lease_s``.
+        """Begin no more jobs, cancel handlers, and return their jobs as if they had not begun. A
+        plain function cannot be cancelled: it is waited for until its deadline, and keeps its job.
 
-        A handler of this worker may call it; the call returns at once then.
+        A handler of this worker may call it; the call returns at once then, and the handler goes on
+        to its end.
 
         Raises:
             LinkLost: The server cannot be reached in time.
@@ -332,6 +333,8 @@ class _RunningJob:
     late: bool = False
     given_up: bool = False
     """Whether this worker cancelled the handler for another reason than its deadline."""
+    asked_to_stop: bool = False
+    """Whether the handler has stopped its worker: it ends by itself."""
 
 
 class Worker(BaseWorker):
@@ -361,7 +364,7 @@ class Worker(BaseWorker):
     @property
     def is_handling(self) -> bool:
         """Whether the caller is one of its handlers."""
-        return not calling_tasks().isdisjoint(self._at_work)
+        return not calling_work().isdisjoint(self._at_work)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -387,15 +390,17 @@ class Worker(BaseWorker):
         return self
 
     async def stop(self) -> None:
-        """Stop now: handlers are cancelled, and their jobs returned as if they had not begun. The
-        thread of a plain function goes on, so its job may begin again after ``lease_s``.
+        """Begin no more jobs, cancel handlers, and return their jobs as if they had not begun. A
+        plain function cannot be cancelled: it is waited for until its deadline, and keeps its job.
 
-        A handler of this worker may call it; the call returns at once then.
+        A handler of this worker may call it; the call returns at once then, and the handler goes on
+        to its end.
 
         Raises:
             LinkLost: The server cannot be reached in time.
         """
         if self.is_handling:
+            self.spare_caller()
             call_outside_handler(lambda: self._spawn(self.stop(), "stopping"))
             return
         async with (
@@ -403,19 +408,17 @@ class Worker(BaseWorker):
         ):  # the second caller waits for the first, and finishes its work if it was kept from it
             if not self._tasks:
                 return
-            for running in self._at_work.values():
-                running.given_up = True
-            in_threads = (
-                []
-                if is_coroutine_function(self.handler)
-                else [each.work.delivery for each in self._at_work.values()]
-            )
-            for task in (*self._tasks, *self._at_work):
-                task.cancel()
-            await asyncio.wait(self._tasks)
+            reading, keeping_leases = self._tasks
+            reading.cancel()
+            await asyncio.wait([reading])
+            if is_coroutine_function(self.handler):
+                for task, running in self._at_work.items():
+                    if not running.asked_to_stop:
+                        running.given_up = True
+                        task.cancel()
             await self._wait_for_tasks()
-            with suppress(BusError):  # then their leases end by themselves
-                await self._group.release_later(in_threads)
+            keeping_leases.cancel()
+            await asyncio.wait([keeping_leases])
             self.slots.give_back(
                 len(self._at_work)
             )  # of tasks that had not begun when they were cancelled
@@ -428,6 +431,16 @@ class Worker(BaseWorker):
             self.jobs.at_work.discard(self)
             self._tasks.clear()
             self._over.set()
+
+    def spare_caller(self) -> None:
+        """Let the handler that makes this call go on to its end."""
+        for task in calling_work().intersection(self._at_work):
+            self._at_work[cast("asyncio.Task[None]", task)].asked_to_stop = True
+
+    async def finish(self) -> None:
+        """Stop, unless a handler calls it."""
+        if not self.is_handling:
+            await self.stop()
 
     async def pause(self, timeout_s: float | None = None) -> None:
         """Begin no more jobs until ``resume``, and wait until begun jobs are done.
@@ -456,7 +469,7 @@ class Worker(BaseWorker):
         self._resumed.set()
 
     async def _wait_for_tasks(self) -> None:
-        me = calling_tasks()  # of a handler that drains its worker
+        me = calling_work()  # of a handler that drains its worker
         while tasks := [
             each
             for each in (*self._at_work, *self._failing, self._settling)
@@ -766,6 +779,8 @@ class Worker(BaseWorker):
 class JobConsumerGroup(SharedGroup):
     """The group of a worker: a message that it gives up has an outcome, too."""
 
+    _is_left_by_bus = False
+
     def __init__(self, queue: Queue, worker: Worker) -> None:
         start = "latest" if worker.options.start == "new" else worker.options.start
         super().__init__(queue, worker.options.group, start, worker.options.group_options())
@@ -784,13 +799,6 @@ class JobConsumerGroup(SharedGroup):
     async def run_with_retries(self, flow: Callable[[], Flow[T]]) -> T:
         """Run a flow that is safe to repeat; again as long as the server may be expected back."""
         return await self._run_with_retries(lambda _: self._run(flow()))
-
-    async def release_later(self, some: Sequence[LeasedMessage]) -> None:
-        """Release messages that are not settled, to be leased again after ``lease_s``: their
-        handlers go on in threads, which cannot be ended.
-        """
-        if held := [each for each in some if each.id in self._held]:
-            await self.release(held, delay_s=self.lease_s)
 
     async def ack_settled(self, some: Sequence[LeasedMessage]) -> None:
         """Ack what has an outcome."""

@@ -14,10 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.arguments import show
 from busmq_spark.bus.emitter import Handle
+from busmq_spark.bus.handler_calls import BatchesInHand, call_outside_handler
 from busmq_spark.bus.waiting import wait_at_most
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.groups import shared_group as flows
@@ -38,6 +39,9 @@ GROUP_POLL_S = 1.0
 class BaseGroup(Handle, ABC):
     """A holder of a group. ``async with`` registers the group, which stays when it is left."""
 
+    _is_left_by_bus = True
+    """Whether the bus that ends leaves the group; else another object of the bus does."""
+
     def __init__(self, queue: LocalQueue, name: str, start: str | int) -> None:
         self.queue, self.name = queue, reader_subscriptions.check_name(name)
         check_start(start)
@@ -48,6 +52,7 @@ class BaseGroup(Handle, ABC):
         self._lock = asyncio.Lock()
         """While messages are asked for, or given back."""
         self._leaving = asyncio.Lock()
+        self._in_hand: BatchesInHand[Any] = BatchesInHand()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue.name!r}, {self.name!r})"
@@ -73,6 +78,8 @@ class BaseGroup(Handle, ABC):
             self._running = self._entered = False
             self._pubsub.unsubscribe(self.queue.keys.available, self._on_notification)
             raise
+        if self._is_left_by_bus:
+            self.queue.bus.adopt(self)
         return self
 
     async def __aexit__(
@@ -84,7 +91,11 @@ class BaseGroup(Handle, ABC):
         await self._leave(error if isinstance(error, Exception) else None)
 
     async def stop(self) -> None:
-        """End ``batches`` and return messages that are handed out and not settled.
+        """End ``batches``, wait for handlers, and return messages that are not settled.
+
+        The handlers of ``each``, and the bodies of loops over ``batches`` in other tasks or
+        threads, keep their messages until they end. A handler of this group may call it; the call
+        returns at once then.
 
         Raises:
             LinkLost: The server cannot be reached in time.
@@ -92,6 +103,13 @@ class BaseGroup(Handle, ABC):
         await self._leave(None)
 
     detach = stop
+
+    async def finish(self) -> None:
+        """Take no more messages, and wait for handlers and for bodies of loops."""
+        self._running = False
+        self._wake.set()
+        if self._entered and not self.is_handling:
+            await self._in_hand.wait_until_none(self._count_in_work, self)
 
     async def state(self) -> flows.GroupState:
         """Return the position and the lag of the group.
@@ -155,14 +173,23 @@ class BaseGroup(Handle, ABC):
         """Make the group, in the life that the queue has now, or join it."""
 
     @abstractmethod
+    def _count_in_work(self) -> int:
+        """Return how many messages handlers and bodies of loops have that are not the caller."""
+
+    @abstractmethod
     async def _give_back_held(self, error: Exception | None) -> None:
         """Give back what is held; ``error`` is the error of the reader of the messages."""
 
     async def _leave(self, error: Exception | None) -> None:
         self._running = False
         self._wake.set()
+        if self.is_handling:
+            leaving = f"leaving group {self.name} of {self.queue.name}"
+            call_outside_handler(lambda: self.queue.bus.spawn(self._leave(error), leaving))
+            return
         async with self._leaving:  # the second caller waits for the first
             if self._entered:
+                await self.finish()
                 try:
                     async with self._lock:
                         await self._give_back_held(error)
@@ -170,12 +197,14 @@ class BaseGroup(Handle, ABC):
                     pass  # leases end by themselves, also where the bus has ended
                 finally:
                     self._entered = False
+                    self.queue.bus.release(self)
                     with suppress(StateError):  # the bus has ended, with its connections
                         self._pubsub.unsubscribe(self.queue.keys.available, self._on_notification)
 
-    def _need_entered(self, event: str) -> None:
+    def _need_entered(self, event: str, *, finishing: bool = False) -> None:
+        """Raise StateError outside of the block. ``finishing``: a stop that waits is no end."""
         self.queue._need_attached(f"read as group {self.name!r} from")
-        if not self._running:
+        if not (self._entered if finishing else self._running):
             remedy = "Use it inside 'async with queue.group(…) as group:'"
             raise StateError(
                 event=event,

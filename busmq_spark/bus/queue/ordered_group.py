@@ -102,7 +102,8 @@ class OrderedGroup(BaseGroup):
         while self._running:
             batch = await self._run_unless_unreachable(lambda: self._read_next_batch(most), pauses)
             if batch:
-                yield batch
+                with self._in_hand.hand_out(batch):
+                    yield batch
             elif batch is not None:
                 await self._sleep_unless_woken(GROUP_POLL_S if self.holds else LEASE_POLL_S)
 
@@ -126,7 +127,7 @@ class OrderedGroup(BaseGroup):
             )
         )
         queue_flows.check_id(last)
-        self._need_entered("ack in")
+        self._need_entered("ack in", finishing=True)
         if last > self._position:
             behind = f"behind {self._position}, the last that was handed out"
             raise StateError(
@@ -182,6 +183,7 @@ class OrderedGroup(BaseGroup):
 
     def _on_acked(self, last: int) -> None:
         self._acked = max(self._acked, last)
+        self._in_hand.changed.set()
         log.debug("queue %r, group %r: acked up to id %d", *self._log_names, last)
         self._marks = {
             id: mark for id, mark in self._marks.items() if id > last or id == self._position
@@ -278,6 +280,11 @@ class OrderedGroup(BaseGroup):
                         )
                     )
                     self._renewed = began if alive > 0 else float("-inf")
+
+    def _count_in_work(self) -> int:
+        if not self.holds:
+            return 0
+        return sum(each.id > self._acked for batch in self._in_hand.others() for each in batch)
 
     # Of the other kind
     async def _give_back_held(self, error: Exception | None) -> None:  # noqa: ARG002

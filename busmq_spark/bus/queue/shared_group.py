@@ -12,9 +12,9 @@ Rule 1. A message that is not settled before its lease ends is leased again; the
         earlier lease is refused.
 Rule 2. A message whose tries are used up goes to the dead-letter queue, and then is settled: at
         least once.
-Rule 3. Stopping gives back what was handed out and is not settled, at once and without counting the
-        try. An exception that leaves ``async with`` counts as a try of all that was handed out and
-        is not settled.
+Rule 3. Stopping takes no more messages, waits for handlers and for bodies of loops, whose leases
+        are extended meanwhile, and gives back the rest without counting the try. An exception that
+        leaves ``async with`` counts as a try of all that was handed out and is not settled.
 Rule 4. ``each`` acknowledges a message when its handler has returned. An exception of the handler
         is a try of the message. Leases are extended while handlers run; leases of a process that
         dies end by themselves.
@@ -32,7 +32,7 @@ from operator import ge
 from typing import Any, TypeAlias, TypedDict
 
 from busmq_spark.arguments import check_items, check_number, check_whole
-from busmq_spark.bus.handler_calls import call_handler
+from busmq_spark.bus.handler_calls import call_handler, calling_work, is_coroutine_function
 from busmq_spark.bus.queue.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.bus.queue.local_queue import LocalQueue
 from busmq_spark.errors import BusError, ConfigError, QueueFull, Rejected, StateError
@@ -139,6 +139,7 @@ class SharedGroup(BaseGroup):
         self._unanswered = ""  # the token of a lease call whose reply was not had
         self._dead_queue: LocalQueue | None = None
         self._attaching = asyncio.Lock()
+        self._handlings: set[MessageHandling] = set()
         self._warned = False
         # Whether messages were last settled one by one, and not as they came: then each is leased
         # by itself
@@ -162,7 +163,8 @@ class SharedGroup(BaseGroup):
         while self._running:
             found = await self._run_unless_unreachable(lambda: self.take(most), pauses)
             if found and found[0] and self._running:
-                yield found[0]
+                with self._in_hand.hand_out(found[0]):
+                    yield found[0]
             elif found:
                 await self._sleep_unless_woken(found[1])
 
@@ -233,7 +235,7 @@ class SharedGroup(BaseGroup):
         Raises:
             LinkLost: The server cannot be reached in time.
         """
-        self._need_entered("settle messages of")
+        self._need_entered("settle messages of", finishing=True)
         return await self._settle(_as_list(deliveries), "ack")
 
     async def retry(
@@ -256,7 +258,7 @@ class SharedGroup(BaseGroup):
         Raises:
             LinkLost: The server cannot be reached in time.
         """
-        self._need_entered("settle messages of")
+        self._need_entered("settle messages of", finishing=True)
         check_seconds("delay_s", delay_s, 0)
         return await self._retry_or_reject(_as_list(deliveries), round(delay_s * 1000), error)
 
@@ -275,7 +277,7 @@ class SharedGroup(BaseGroup):
         Raises:
             QueueFull: The dead-letter queue is full.
         """
-        self._need_entered("settle messages of")
+        self._need_entered("settle messages of", finishing=True)
         return await self._reject(_as_list(deliveries), error)
 
     async def extend(
@@ -293,7 +295,7 @@ class SharedGroup(BaseGroup):
         Raises:
             LinkLost: The server cannot be reached in time.
         """
-        self._need_entered("settle messages of")
+        self._need_entered("settle messages of", finishing=True)
         check_seconds("lease_s", lease_s, 0)
         return await self._settle(_as_list(deliveries), "extend", round(lease_s * 1000))
 
@@ -315,7 +317,7 @@ class SharedGroup(BaseGroup):
         Raises:
             LinkLost: The server cannot be reached in time.
         """
-        self._need_entered("settle messages of")
+        self._need_entered("settle messages of", finishing=True)
         check_seconds("delay_s", delay_s, 0)
         return await self._settle(_as_list(deliveries), "release", round(delay_s * 1000))
 
@@ -468,8 +470,9 @@ class SharedGroup(BaseGroup):
         found = await self._run_with_retries(send)
         results = found or [0] * len(some)
         for each in some if action != "extend" else ():
-            if (held := self._held.get(each.id)) is not None and held.token == each.token:
+            if self._holds(each):
                 del self._held[each.id]
+                self._in_hand.changed.set()
         if log.isEnabledFor(logging.DEBUG):
             names = (*self._log_names, action, len(some), some[0].id, some[-1].id)
             log.debug("queue %r, group %r: %s of %d messages, ids %d to %d", *names)
@@ -578,6 +581,46 @@ class SharedGroup(BaseGroup):
                 )
             )
 
+    def _holds(self, message: LeasedMessage) -> bool:
+        held = self._held.get(message.id)
+        return held is not None and held.token == message.token
+
+    def _messages_in_bodies(self) -> list[LeasedMessage]:
+        batches = self._in_hand.others()
+        return [each for batch in batches for each in batch if self._holds(each)]
+
+    def _count_in_work(self) -> int:
+        handled = sum(each.running for each in self._handlings)
+        return handled + len(self._messages_in_bodies())
+
+    async def finish(self) -> None:
+        """See BaseGroup. The leases of bodies of loops are extended meanwhile."""
+        extending = asyncio.create_task(self._extend_regularly(self._messages_in_bodies))
+        try:
+            await super().finish()
+        finally:
+            extending.cancel()
+
+    @property
+    def is_handling(self) -> bool:
+        """Return whether the caller is one of its handlers."""
+        return any(each.is_caller for each in self._handlings)
+
+    async def _extend_regularly(self, messages: Callable[[], Sequence[LeasedMessage]]) -> None:
+        """Extend the leases of messages that are in work."""
+        while True:
+            if some := messages():
+                try:
+                    await self.extend(some, lease_s=self.lease_s)
+                except BusError as error:
+                    log.warning("leases of group %r are not extended for now: %s", self.name, error)
+            await asyncio.sleep(self.lease_s / 3)
+
+    def _forget(self, messages: Sequence[LeasedMessage]) -> None:
+        """Let the leases of messages end by themselves."""
+        for each in messages:
+            self._held.pop(each.id, None)
+
     async def _give_back_held(self, error: Exception | None) -> None:
         try:
             if self._unanswered:
@@ -646,7 +689,10 @@ class MessageHandling:
         if most is not None and (type(most) is not int or most < 1):
             raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1")
         handled, self._runner = 0, asyncio.current_task()
-        extending = asyncio.create_task(self._extend_leases())
+        extending = asyncio.create_task(
+            self._group._extend_regularly(lambda: [*self._running.values()])
+        )
+        self._group._handlings.add(self)
         try:
             async for batch in self._group.batches(most=1):
                 for message in batch:
@@ -663,9 +709,11 @@ class MessageHandling:
                 raise
             raise self._failed from None
         finally:
-            self._over = True
-            for task in (extending, *self._running):
-                task.cancel()
+            try:
+                await self._end_handlers()
+            finally:
+                extending.cancel()
+                self._group._handlings.discard(self)
         return handled
 
     async def _wait_for_room(self, running: int) -> None:
@@ -677,6 +725,7 @@ class MessageHandling:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
         self._room.set()
+        self._group._in_hand.changed.set()
         if task.cancelled() or (error := task.exception()) is None or self._over:
             return
         if self._failed is None and self._runner is not None:
@@ -704,13 +753,29 @@ class MessageHandling:
     def _is_ending(self) -> bool:
         return self._over or (self._runner is not None and self._runner.cancelling() > 0)
 
-    async def _extend_leases(self) -> None:
-        while True:
-            await asyncio.sleep(self._group.lease_s / 3)
-            if self._running:
-                try:
-                    await self._group.extend([*self._running.values()], lease_s=self._group.lease_s)
-                except BusError as error:
-                    log.warning(
-                        "leases of group %r are not extended for now: %s", self._group.name, error
-                    )
+    @property
+    def running(self) -> int:
+        """Return the number of running handlers."""
+        return len(self._running)
+
+    @property
+    def is_caller(self) -> bool:
+        """Return whether one of its handlers makes this call."""
+        return not calling_work().isdisjoint(self._running)
+
+    async def _end_handlers(self) -> None:
+        """Cancel handlers and wait for them. A function in a thread goes on to its end, so it is
+        waited for; a second cancellation leaves it to its lease.
+        """
+        self._over = True
+        if is_coroutine_function(self._handler):
+            for task in self._running:
+                task.cancel()
+        try:
+            while self._running:
+                await asyncio.wait(self._running)
+        except asyncio.CancelledError:
+            self._group._forget([*self._running.values()])
+            for task in self._running:
+                task.cancel()
+            raise

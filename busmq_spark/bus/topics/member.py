@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from busmq_spark.arguments import check_number
 from busmq_spark.bus.emitter import Emitter, Handle
+from busmq_spark.bus.handler_calls import BatchesInHand
 from busmq_spark.bus.queue.base_group import GROUP_POLL_S, check_batch_size
 from busmq_spark.bus.queue.consume import LEASE_POLL_S
 from busmq_spark.bus.queue.ordered_group import OrderedGroup
@@ -98,6 +99,7 @@ class Member(Handle, Emitter[MemberEvent]):
         self._heard = 0.0
         self._giving: dict[asyncio.Task[None], OwnedPartition] = {}
         self._leaving = asyncio.Lock()
+        self.in_hand: BatchesInHand[OwnedPartitionMessages] = BatchesInHand()
 
     def __repr__(self) -> str:
         return f"Member({self.topic.name!r}, {self.name!r})"
@@ -160,7 +162,8 @@ class Member(Handle, Emitter[MemberEvent]):
         while self._running:
             self._more.clear()
             if (batch := self.next_offered()) is not None:
-                yield batch
+                with self.in_hand.hand_out(batch):
+                    yield batch
             else:
                 await self._more.wait()
 
@@ -201,12 +204,17 @@ class Member(Handle, Emitter[MemberEvent]):
                     " hands it out"
                 )
             )
-        self._need_entered("ack in")
+        if not self._leaving.locked():  # a stop that waits for this ack is no end
+            self._need_entered("ack in")
         await batch.share.ack_batch(batch)
+        self.in_hand.changed.set()
 
     async def stop(self) -> None:
         """End ``batches`` and leave the group. Other members get the partitions and the messages
         without an ack.
+
+        A partition stays until the body of a loop over ``batches`` in another task or thread has
+        acked its batch, or has ended.
 
         Raises:
             LinkLost: The server cannot be reached in time.
@@ -214,6 +222,7 @@ class Member(Handle, Emitter[MemberEvent]):
         self._running = False
         self._more.set()
         async with self._leaving:
+            await self.finish()
             if self._rounds is not None:
                 self._rounds.cancel()
                 self._rounds = None
@@ -242,6 +251,23 @@ class Member(Handle, Emitter[MemberEvent]):
             self.bus.release(self)
 
     detach = stop
+
+    async def finish(self) -> None:
+        """Hand out no more batches, give up idle partitions, and wait for bodies of loops."""
+        self._running = False
+        self._more.set()
+        busy = {batch.share for batch in self.in_hand.others() if batch.share.has_unacked(batch)}
+        if not busy:
+            return
+        idle = [each for each in self._shares.values() if each not in busy and not each.leaving]
+        for share in idle:
+            share.stop_waiting_for_acks()
+            self._begin_to_give_up(share)
+        await self.in_hand.wait_until_none(self._count_in_work, self)
+
+    def _count_in_work(self) -> int:
+        some = [batch for batch in self.in_hand.others() if batch.share.has_unacked(batch)]
+        return sum(map(len, some))
 
     # -- for its shares ----------------------------------------------------------------------------
 
@@ -329,12 +355,7 @@ class Member(Handle, Emitter[MemberEvent]):
         mine = partition_ranges(list(found.members), self.topic.partitions).get(self._id, range(0))
         for partition, share in self._shares.items():
             if partition not in mine and not share.leaving:
-                share.leaving = True
-                task = self.bus.spawn(
-                    self._give_up_partition(share), f"giving up {share.queue.name}"
-                )
-                self._giving[task] = share
-                task.add_done_callback(self._giving.pop)
+                self._begin_to_give_up(share)
         for partition in mine:
             if partition not in self._shares:
                 self._shares[partition] = OwnedPartition(
@@ -342,6 +363,12 @@ class Member(Handle, Emitter[MemberEvent]):
                     self.topic.queues[partition],
                     self._start if partition in self._late else "earliest",
                 )
+
+    def _begin_to_give_up(self, share: OwnedPartition) -> None:
+        share.leaving = True
+        task = self.bus.spawn(self._give_up_partition(share), f"giving up {share.queue.name}")
+        self._giving[task] = share
+        task.add_done_callback(self._giving.pop)
 
     async def _give_up_partition(self, share: OwnedPartition) -> None:
         await share.give_up()
@@ -402,6 +429,8 @@ class OwnedPartitionMessages(list[Message]):
 class OwnedPartition(OrderedGroup):
     """Reads one partition for a member, as a task of the bus, from ``start`` to ``give_up``."""
 
+    _is_left_by_bus = False
+
     def __init__(self, member: Member, queue: TopicPartitionQueue, start: str | int) -> None:
         super().__init__(queue, member.name, start)
         self.topic, self.partition = member.topic.name, queue.partition
@@ -428,6 +457,10 @@ class OwnedPartition(OrderedGroup):
     def wake(self) -> None:
         """The lease may be free, or messages may have come: do not sleep on."""
         self._wake.set()
+
+    def has_unacked(self, batch: OwnedPartitionMessages) -> bool:
+        """Return whether this member can still ack messages of the batch."""
+        return self.holds and batch.turn == self.turn and batch[-1].id > self._acked
 
     def stop_waiting_for_acks(self) -> None:
         """Wait for no ack any more."""

@@ -137,7 +137,8 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
                 member = turns[0]
                 turns.rotate(-1)
                 if (batch := member.next_offered()) is not None:
-                    yield batch
+                    with member.in_hand.hand_out(batch):
+                        yield batch
                     break
             else:
                 await self._more.wait()
@@ -159,3 +160,9 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
         self.bus.release(self)
 
     detach = stop
+
+    async def finish(self) -> None:
+        """Hand out no more batches, and wait for bodies of loops."""
+        self._running = False
+        self._more.set()
+        await asyncio.gather(*(member.finish() for member in self.members.values()))

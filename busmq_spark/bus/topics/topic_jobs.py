@@ -328,7 +328,7 @@ class TopicWorker(BaseWorker):
         self._hint = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
         self._paused = False
-        self._lock = asyncio.Lock()
+        self._lock, self._leaving = asyncio.Lock(), asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"TopicWorker({self.jobs.topic.name!r}, {self.options.group!r})"
@@ -356,19 +356,32 @@ class TopicWorker(BaseWorker):
 
     async def stop(self) -> None:
         """See Worker.stop."""
-        if self._keeping is None:
-            return
-        if any(worker.is_handling for worker in self.workers.values()):
+        if self.is_handling:
+            for worker in self.workers.values():
+                worker.spare_caller()
             what = f"stopping group {self.options.group} of {self.jobs.topic.name}"
             call_outside_handler(lambda: self.jobs.bus.spawn(self.stop(), what))
             return
-        self._keeping.cancel()
-        await asyncio.wait([self._keeping])
-        self._keeping = None
-        await self._stop_workers()
-        self.jobs.bus.release(self)
-        self.jobs.at_work.discard(self)
-        self._over.set()
+        async with self._leaving:  # the second caller waits for the first
+            if self._keeping is None:
+                return
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+            await self._stop_workers()
+            self._keeping = None
+            self.jobs.bus.release(self)
+            self.jobs.at_work.discard(self)
+            self._over.set()
+
+    async def finish(self) -> None:
+        """Stop, unless a handler calls it."""
+        if not self.is_handling:
+            await self.stop()
+
+    @property
+    def is_handling(self) -> bool:
+        """Return whether the caller is one of its handlers."""
+        return any(worker.is_handling for worker in self.workers.values())
 
     async def pause(self, timeout_s: float | None = None) -> None:
         """See Worker.pause; all partitions pause at once."""
@@ -421,5 +434,5 @@ class TopicWorker(BaseWorker):
     async def _stop_workers(self) -> None:
         if self._hint in self.jobs.topic.on_growth:
             self.jobs.topic.on_growth.remove(self._hint)
-        workers, self.workers = list(self.workers.values()), {}
-        await asyncio.gather(*(each.stop() for each in workers))
+        await asyncio.gather(*(each.stop() for each in self.workers.values()))
+        self.workers.clear()
