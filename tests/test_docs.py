@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from busmq_spark.option_parsing import rows
 from busmq_spark.options import ReadOptions, WriteOptions
 from tests.jvm import module
 from tests.peers.node import need
+from tests.programs import Programs
 from tests.reference_pages import NEEDED, PAGES, cause_and_remedy, current, raised
 
 ROOT = Path(__file__).parents[1]
@@ -51,27 +53,51 @@ COMMANDS = [
 SHELL = [shlex.split(body) for _, kind, body in BLOCKS if kind == "sh"]
 
 
+@pytest.fixture(scope="module")
+def on_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Programs]]:
+    """The process for a program with Spark. Java keeps the class path and the settings of its first
+    session, so there is one process for each kind of session.
+    """
+    made: dict[str, Programs] = {}
+
+    def process(program: str) -> Programs:
+        kind = next((word for word in ("realtime(", "tune(") if word in program), "")
+        if kind not in made:
+            made[kind] = Programs(tmp_path_factory.mktemp("programs"))
+        return made[kind]
+
+    yield process
+    for each in made.values():
+        each.close()
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_of_the_pages_runs_as_it_stands_in_any_order_and_again(
-    program: str, tmp_path: Path
+    program: str, tmp_path: Path, on_spark: Callable[[str], Programs]
 ) -> None:
     """In any order and again, since it leaves nothing that the next could find."""
     if "realtime(" in program:
         need(module.missing())
         module.built()
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"three|\d+ large orders", done.stdout), done.stdout
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    if "SparkSession" in program:
+        process = on_spark(program)
+        folder = process.folder
+        printed, error = process.run(program)
+        assert not error, printed + error
+    else:
+        folder = tmp_path
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        printed = done.stdout
+        assert done.returncode == 0, printed + done.stderr
+    assert re.search(r"three|\d+ large orders", printed), printed
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
 def test_the_programs_are_short_enough_to_be_read() -> None:

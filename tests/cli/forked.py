@@ -14,6 +14,18 @@ from busmq_spark.__main__ import main
 from tests.support import PATIENCE_S
 
 _FORKS = multiprocessing.get_context("forkserver")
+LOADED = [
+    __name__,
+    "busmq_spark.cli_app",
+    "busmq_spark.mirror.runner",
+    "typer.rich_utils",
+    "typer._adapters",
+    "typer._click.decorators",
+    "rich.emoji",
+    "rich.markdown",
+    "encodings.idna",
+]
+"""What commands import, some only as they run. One that a release of Typer lacks is passed over."""
 
 
 def run(
@@ -27,7 +39,7 @@ def run(
     """Run ``busmq`` with these arguments to its end: exit code, stdout and stderr. Some streams may
     be ``closed``; with ``pipe`` stdout is one that nobody reads any more.
     """
-    _FORKS.set_forkserver_preload([__name__, "busmq_spark.cli_app", "busmq_spark.mirror.runner"])
+    _FORKS.set_forkserver_preload(LOADED)
     with TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_bytes(stdin)
