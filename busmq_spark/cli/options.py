@@ -153,7 +153,7 @@ def with_redis_options(command: Callable[..., None]) -> Callable[..., None]:
     A command that has a ``--tls-cert`` of its own gets those of Redis as ``--redis-tls-cert`` and
     so on.
     """
-    signature = inspect.signature(command)
+    signature = inspect.signature(command, eval_str=True)
     if (
         "redis" not in signature.parameters
         or signature.parameters["redis"].annotation is not RedisOptions
