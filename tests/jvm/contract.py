@@ -1,13 +1,15 @@
 """What Java needs to know of Python: ``python -m tests.jvm.contract`` writes it into the jar's
 resources (with ``-``: prints it), and a test compares the two.
 
-Errors are by code, with their templates. Options are those of a Redis, without federation; a
-default is the text that a user would give, null where there is none. Numbers end in their unit
+Errors are by code, with their templates. Options are those of a Redis, without federation, each
+with its parser and the bounds or words of it; a default is the text that a user would give, null
+where there is none. Numbers end in their unit
 where they have one.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from dataclasses import fields
@@ -85,14 +87,25 @@ def _error(cls: type[BusError]) -> dict[str, Any]:
 def _options(cls: type[Any]) -> dict[str, Any]:
     rows = [(row.metadata, row.default) for row in fields(cls)]
     return {
-        info["name"]: {"alias": info["alias"], "default": _default(default)}
+        info["name"]: {
+            "alias": info["alias"],
+            "default": _default(default),
+            "parser": info["parse"].__qualname__.partition(".")[0],
+            **_bounds(info["parse"]),
+        }
         for info, default in rows
         if "federation." not in info["name"]
     }
 
 
+def _bounds(parser: Any) -> dict[str, Any]:
+    """Return the arguments that a parser was made with: the bounds of a number, or words."""
+    made_with = inspect.getclosurevars(parser).nonlocals
+    return {name: [*value] if name == "words" else value for name, value in made_with.items()}
+
+
 def _default(value: Any) -> str | None:
-    if value in (None, (), ""):
+    if value in (None, ()):
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -256,9 +256,8 @@ def test_the_contract_in_the_jar_is_what_python_says() -> None:
 
 def test_options_that_source_and_sink_share_are_the_same_in_both() -> None:
     read, write = contract()["options"].values()
-    assert {name: read[name] for name in read.keys() & write.keys()} == {
-        name: write[name] for name in read.keys() & write.keys()
-    }
+    different = {name for name in read.keys() & write.keys() if read[name] != write[name]}
+    assert different == {"topic"}, "a source takes several topics, a sink one"
 
 
 @pytest.mark.parametrize("queue", ["orders", "it's", "a\"b'", "a\nb\\\u200b\U0001f600\x07é"])

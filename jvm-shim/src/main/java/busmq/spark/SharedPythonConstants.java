@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
 import java.net.URL;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -26,10 +27,21 @@ public final class SharedPythonConstants {
     private SharedPythonConstants() {}
 
     /**
-     * The declaration of an option, without the class that parses it. {@code fallback} is null
-     * where there is none.
+     * The declaration of an option.
+     *
+     * @param fallback the text of the default; null: none
+     * @param parser its name in {@code option_parsing.py}
+     * @param least of a whole number, inclusive
+     * @param most of a whole number, inclusive; null: no bound
+     * @param words that a choice has
      */
-    public record Option(String alias, String fallback) {}
+    public record Option(
+            String alias,
+            String fallback,
+            String parser,
+            long least,
+            Long most,
+            List<String> words) {}
 
     /** The version of the Python package that this jar was made with. */
     public static String version() {
@@ -138,20 +150,25 @@ public final class SharedPythonConstants {
      */
     public static boolean takesOption(String use, String name) {
         return optionNames(use).stream()
-                .anyMatch(each ->
-                        each.equalsIgnoreCase(name) || option(each).alias().equalsIgnoreCase(name));
+                .anyMatch(each -> each.equalsIgnoreCase(name)
+                        || option(use, each).alias().equalsIgnoreCase(name));
     }
 
-    /** An option of whichever use has it; an option that both have is the same in both. */
-    public static Option option(String name) {
-        for (String use : List.of("read", "write")) {
-            JsonNode row = ROOT.get("options").get(use).get(name);
-            if (row != null) {
-                return new Option(
-                        row.get("alias").textValue(), row.get("default").textValue());
-            }
+    /** Return an option of a use, {@code read} or {@code write}. */
+    public static Option option(String use, String name) {
+        JsonNode row = entry("options", use).get(name);
+        if (row == null) {
+            throw new IllegalStateException("contract.json has no option " + name + " to " + use);
         }
-        throw new IllegalStateException("contract.json has no option " + name);
+        List<String> words = new ArrayList<>();
+        row.path("words").forEach(word -> words.add(word.textValue()));
+        return new Option(
+                row.get("alias").textValue(),
+                row.get("default").textValue(),
+                row.get("parser").textValue(),
+                row.path("least").longValue(),
+                row.path("most").isNumber() ? row.get("most").longValue() : null,
+                words);
     }
 
     static String template(String code) {

@@ -21,8 +21,7 @@ public enum EngineChoice {
     /** The setting with which a session chooses for all its queries; the option overrides it. */
     public static final String SETTING = "spark.datasource.busmq.engine";
 
-    static final OptionRow<String> OPTION =
-            OptionRow.of("engine", Parsers.oneOf("auto", "java", "python"));
+    private static final OptionRow OPTION = OptionRow.of("read", "engine");
     private static final Pattern OLD_SPARK = Pattern.compile("([0-3]\\.|4\\.0\\.).*");
 
     /**
@@ -41,7 +40,7 @@ public enum EngineChoice {
         String option = options.get(OPTION.name());
         String chosen = option != null
                 ? parseEngine("option 'engine'", option)
-                : setting != null ? parseEngine(SETTING, setting) : OPTION.fallback();
+                : setting != null ? parseEngine(SETTING, setting) : (String) OPTION.fallback();
         if (chosen.equals("python")) {
             return PYTHON;
         }
@@ -136,7 +135,7 @@ public enum EngineChoice {
 
     private static String parseEngine(String name, String text) {
         try {
-            return OPTION.parse().apply(text);
+            return (String) OPTION.parse().apply(text);
         } catch (IllegalArgumentException error) {
             throw BusException.configError(
                     name + " is " + PyText.repr(text) + "; expected " + error.getMessage());

@@ -6,23 +6,28 @@ import java.util.Locale;
 import java.util.function.Function;
 
 /**
- * A row of an option table. A parser throws {@link IllegalArgumentException} whose message says
- * what was expected.
+ * An option as the contract declares it. A parser throws {@link IllegalArgumentException} whose
+ * message says what was expected.
+ *
+ * @param fallback the value where the option is not given; null: none
  */
-record OptionRow<T>(String name, String alias, Function<String, T> parse, T fallback) {
-    /** With the alias and the default of the contract. */
-    static <T> OptionRow<T> of(String name, Function<String, T> parse) {
-        return of(name, parse, null);
+record OptionRow(String name, String alias, Function<String, ?> parse, Object fallback) {
+    static OptionRow of(String use, String name) {
+        SharedPythonConstants.Option option = SharedPythonConstants.option(use, name);
+        Function<String, ?> parse = Parsers.of(option);
+        return new OptionRow(name, option.alias(), parse, fallback(option, parse));
     }
 
-    /** Make a row; {@code absent} is the value where the contract has no default. */
-    static <T> OptionRow<T> of(String name, Function<String, T> parse, T absent) {
-        SharedPythonConstants.Option option = SharedPythonConstants.option(name);
-        return new OptionRow<>(
-                name,
-                option.alias(),
-                parse,
-                option.fallback() == null ? absent : parse.apply(option.fallback()));
+    private static Object fallback(
+            SharedPythonConstants.Option option, Function<String, ?> parse) {
+        if (option.fallback() != null) {
+            return option.fallback().isEmpty() ? "" : parse.apply(option.fallback());
+        }
+        return switch (option.parser()) {
+            case "names" -> List.of();
+            case "starting", "ending" -> OffsetsOption.NOT_GIVEN;
+            default -> null;
+        };
     }
 
     List<String> allNames() {

@@ -1,8 +1,12 @@
 package busmq.spark.options;
 
+import static java.util.stream.Collectors.toSet;
+
 import busmq.spark.BusException;
 import busmq.spark.SharedPythonConstants;
 import busmq.spark.PyText;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.RecordComponent;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -10,33 +14,50 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
-import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /**
- * The options of one use, parsed once, where they come in; look-up ignores case, as everywhere in
- * Spark. Errors are worded as in {@code option_parsing.py}.
+ * The options of one use, parsed once, where they come in, into a record whose components name
+ * them; look-up ignores case, as everywhere in Spark. Errors are worded as in
+ * {@code option_parsing.py}.
  */
-final class OptionTable {
+final class OptionTable<R extends Record> {
     /** Options that Spark itself takes from the same map; they are no errors. */
     private static final Set<String> SPARK_OPTIONS = SharedPythonConstants.sparkOptionNames();
 
-    private final Map<String, OptionRow<?>> rows = new LinkedHashMap<>();
+    /**
+     * Options that no record has. {@code onUnavailable} has no meaning without federation, and is
+     * taken for the sake of one option map for both formats; {@link EngineChoice} has the other.
+     */
+    private static final Set<String> WITHOUT_COMPONENT = Set.of("onUnavailable", "engine");
+
+    private final Class<R> record;
+    private final Map<String, OptionRow> rows = new LinkedHashMap<>();
 
     /** {@code use} is that of the contract: read or write. */
-    OptionTable(String use, List<OptionRow<?>> rows) {
-        Set<String> names = rows.stream().map(OptionRow::name).collect(Collectors.toSet());
+    OptionTable(String use, Class<R> record) {
+        this.record = record;
+        Set<String> names =
+                Stream.concat(namesIn(record), WITHOUT_COMPONENT.stream()).collect(toSet());
         if (!names.equals(SharedPythonConstants.optionNames(use))) {
             throw new IllegalStateException("the options of a " + use + " are " + names
                     + ", those of contract.json " + SharedPythonConstants.optionNames(use));
         }
-        for (OptionRow<?> row : rows) {
-            row.allNames().forEach(name -> this.rows.put(name.toLowerCase(Locale.ROOT), row));
+        for (String each : names) {
+            OptionRow row = OptionRow.of(use, each);
+            row.allNames().forEach(name -> rows.put(name.toLowerCase(Locale.ROOT), row));
         }
     }
 
-    /** The values for what the user gave. Throws for an unknown name, a bad value or a conflict. */
-    Values parse(Map<String, String> given) {
+    private static Stream<String> namesIn(Class<?> record) {
+        return Stream.of(record.getRecordComponents()).flatMap(each -> {
+            OptionName name = each.getAnnotation(OptionName.class);
+            return name == null ? namesIn(each.getType()) : Stream.of(name.value());
+        });
+    }
+
+    /** The record for what the user gave. Throws for an unknown name, a bad value or a conflict. */
+    R parse(Map<String, String> given) {
         Values values = new Values();
         given.forEach((name, text) -> {
             String low = name.toLowerCase(Locale.ROOT);
@@ -46,14 +67,39 @@ final class OptionTable {
                         + " does not reach; use format(\"busmq\"), which has the same"
                         + " options, or a Redis that can be reached from here");
             }
-            OptionRow<?> row = rows.get(low);
+            OptionRow row = rows.get(low);
             if (row != null) {
                 values.add(row, name, text);
             } else if (!SPARK_OPTIONS.contains(low)) {
                 throw BusException.configError(describeUnknown(name));
             }
         });
-        return values;
+        return make(record, values);
+    }
+
+    /** A component without an option is a record of others. */
+    private <T> T make(Class<T> type, Values values) {
+        RecordComponent[] components = type.getRecordComponents();
+        Object[] arguments = Stream.of(components)
+                .map(each -> {
+                    OptionName name = each.getAnnotation(OptionName.class);
+                    return name == null
+                            ? make(each.getType(), values)
+                            : values.get(rows.get(name.value().toLowerCase(Locale.ROOT)));
+                })
+                .toArray();
+        Class<?>[] types =
+                Stream.of(components).map(RecordComponent::getType).toArray(Class<?>[]::new);
+        try {
+            return type.getDeclaredConstructor(types).newInstance(arguments);
+        } catch (InvocationTargetException error) {
+            if (error.getCause() instanceof RuntimeException cause) {
+                throw cause;
+            }
+            throw new IllegalStateException(error);
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     private String describeUnknown(String name) {
@@ -79,12 +125,12 @@ final class OptionTable {
         return "unknown option " + PyText.repr(name) + "; " + hint;
     }
 
-    /** Return the given values, with defaults for the other options. */
-    static final class Values {
-        private final Map<OptionRow<?>, Object> given = new HashMap<>();
-        private final Map<OptionRow<?>, String> givenNames = new HashMap<>();
+    /** The given values, with defaults for the other options. */
+    private static final class Values {
+        private final Map<OptionRow, Object> given = new HashMap<>();
+        private final Map<OptionRow, String> givenNames = new HashMap<>();
 
-        private void add(OptionRow<?> row, String name, String text) {
+        private void add(OptionRow row, String name, String text) {
             String first = givenNames.putIfAbsent(row, name);
             if (first != null) {
                 Comparator<String> ownNameFirst =
@@ -105,9 +151,8 @@ final class OptionTable {
             }
         }
 
-        @SuppressWarnings("unchecked") // the row's own parser made it
-        <T> T get(OptionRow<T> row) {
-            return given.containsKey(row) ? (T) given.get(row) : row.fallback();
+        private Object get(OptionRow row) {
+            return given.containsKey(row) ? given.get(row) : row.fallback();
         }
     }
 }

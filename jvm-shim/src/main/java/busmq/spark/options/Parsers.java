@@ -6,7 +6,6 @@ import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -38,8 +37,30 @@ final class Parsers {
 
     private Parsers() {}
 
+    /** Return the parser that the contract names for an option. */
+    static Function<String, ?> of(SharedPythonConstants.Option option) {
+        return switch (option.parser()) {
+            case "duration_s" -> Parsers::duration;
+            case "ending" -> OffsetsOption::parseEnding;
+            case "flag" -> Parsers::flag;
+            case "integer" -> whole(option.least(), option.most());
+            case "names" -> Parsers::names;
+            case "one_name" -> Parsers::name;
+            case "one_of" -> oneOf(option.words());
+            case "pattern" -> Parsers::pattern;
+            case "redis_url" -> Parsers::redisUrl;
+            case "secret_text" -> Parsers::secretText;
+            case "size" -> Parsers::size;
+            case "starting" -> OffsetsOption::parse;
+            case "subscription" -> Parsers::subscription;
+            case "timestamp" -> OffsetBound::timestamp;
+            default -> throw new IllegalStateException(
+                    "contract.json names a parser that Java lacks: " + option.parser());
+        };
+    }
+
     /** The text as it is; refused with a character that files and shells leave at its ends. */
-    static String secretText(String text) {
+    private static String secretText(String text) {
         String stray = text.isEmpty() ? "" : strayEnd(text);
         if (!stray.isEmpty()) {
             throw new IllegalArgumentException("no " + stray
@@ -75,27 +96,22 @@ final class Parsers {
                 : Character.isISOControl(point) ? "control character" : "";
     }
 
-    static Function<String, Long> whole(long least) {
-        return whole(least, Long.MAX_VALUE, "a whole number of at least " + least);
-    }
-
-    static Function<String, Long> whole(long least, long most) {
-        return whole(least, most, "a whole number from " + least + " to " + most);
-    }
-
-    private static Function<String, Long> whole(long least, long most, String wanted) {
+    private static Function<String, Long> whole(long least, Long most) {
+        String wanted = most == null
+                ? "a whole number of at least " + least
+                : "a whole number from " + least + " to " + most;
         return text -> {
             String digits = withoutBlanks(text);
             if (!digits.matches("[0-9]{1,18}")
                     || Long.parseLong(digits) < least
-                    || Long.parseLong(digits) > most) {
+                    || most != null && Long.parseLong(digits) > most) {
                 throw new IllegalArgumentException(wanted);
             }
             return Long.parseLong(digits);
         };
     }
 
-    static boolean flag(String text) {
+    private static boolean flag(String text) {
         String word = withoutBlanks(text).toLowerCase(Locale.ROOT);
         if (!word.equals("true") && !word.equals("false")) {
             throw new IllegalArgumentException("true or false");
@@ -103,8 +119,8 @@ final class Parsers {
         return word.equals("true");
     }
 
-    static Function<String, String> oneOf(String... words) {
-        return text -> Arrays.stream(words)
+    private static Function<String, String> oneOf(List<String> words) {
+        return text -> words.stream()
                 .filter(word -> word.equalsIgnoreCase(withoutBlanks(text)))
                 .findFirst()
                 .orElseThrow(
@@ -112,7 +128,7 @@ final class Parsers {
     }
 
     /** Seconds. */
-    static long duration(String text) {
+    private static long duration(String text) {
         Matcher found = DURATION.matcher(text.toLowerCase(Locale.ROOT));
         if (!found.matches()
                 || found.group(1).length() > 12
@@ -124,7 +140,7 @@ final class Parsers {
     }
 
     /** Bytes; k, m and g are powers of 1024. */
-    static long size(String text) {
+    private static long size(String text) {
         Matcher found = SIZE.matcher(text.toLowerCase(Locale.ROOT));
         if (!found.matches() || Long.parseLong(found.group(1)) < 1) {
             throw new IllegalArgumentException("bytes, or a number with k, m or g: 64k, 10m, 1g");
@@ -134,7 +150,7 @@ final class Parsers {
     }
 
     /** A comma list, or a JSON list, where a name may hold commas and spaces. */
-    static List<String> names(String text) {
+    private static List<String> names(String text) {
         String wanted =
                 "queue names with commas between them, such as orders,audit, or a JSON list, such"
                         + " as [\"orders\", \"a,b\"]";
@@ -181,14 +197,14 @@ final class Parsers {
     }
 
     /** Names that begin with a colon are fields of our own beside the subscriptions. */
-    static String subscription(String text) {
+    private static String subscription(String text) {
         if (name(text).startsWith(":")) {
             throw new IllegalArgumentException("a name that does not begin with a colon");
         }
         return text;
     }
 
-    static String name(String text) {
+    private static String name(String text) {
         if (withoutBlanks(text).isEmpty()) {
             throw new IllegalArgumentException("a name");
         }
@@ -203,7 +219,7 @@ final class Parsers {
     }
 
     /** Any text but an empty one: {@code Urls} reads it. */
-    static String redisUrl(String text) {
+    private static String redisUrl(String text) {
         if (withoutBlanks(text).isEmpty()) {
             throw new IllegalArgumentException(
                     "redis://host:port, or several separated by commas; leave it out for"
@@ -220,7 +236,7 @@ final class Parsers {
         return text.replaceAll("^[ \\t]+|[ \\t]+$", "");
     }
 
-    static String pattern(String text) {
+    private static String pattern(String text) {
         if (text.isEmpty()) {
             throw new IllegalArgumentException("a regular expression, and this one is empty");
         }

@@ -20,146 +20,46 @@ import java.util.stream.Stream;
  */
 public record ReadOptions(
         RedisOptions redis,
-        List<String> subscribe,
-        String subscribePattern,
-        List<String> topic,
-        boolean includeTopic,
-        Long partitions,
-        OffsetsOption starting,
-        OffsetBound startingTimestamp,
-        String timestampStrategy,
-        OffsetsOption ending,
-        OffsetBound endingTimestamp,
-        Long maxMessages,
-        Long maxBytes,
-        Long minMessages,
-        long triggerDelayS,
-        boolean discard,
-        Long minPartitions,
-        Long maxPerPartition,
-        boolean includeTimestamp,
-        List<String> jobFields,
-        boolean failOnDataLoss,
-        String ack,
-        String subscription,
-        boolean create,
-        long ttlS,
-        long idlePollMs,
-        boolean requireNoEviction)
+        @OptionName("subscribe") List<String> subscribe,
+        @OptionName("subscribePattern") String subscribePattern,
+        @OptionName("topic") List<String> topic,
+        @OptionName("includeTopic") boolean includeTopic,
+        @OptionName("partitions") Long partitions,
+        @OptionName("startingOffsets") OffsetsOption starting,
+        @OptionName("startingTimestamp") OffsetBound startingTimestamp,
+        @OptionName("startingOffsetsByTimestampStrategy") String timestampStrategy,
+        @OptionName("endingOffsets") OffsetsOption ending,
+        @OptionName("endingTimestamp") OffsetBound endingTimestamp,
+        @OptionName("maxMessagesPerTrigger") Long maxMessages,
+        @OptionName("maxBytesPerTrigger") Long maxBytes,
+        @OptionName("minMessagesPerTrigger") Long minMessages,
+        @OptionName("maxTriggerDelay") long triggerDelayS,
+        @OptionName("discardBacklog") boolean discard,
+        @OptionName("minPartitions") Long minPartitions,
+        @OptionName("maxMessagesPerPartition") Long maxPerPartition,
+        @OptionName("includeTimestamp") boolean includeTimestamp,
+        @OptionName("jobFields") List<String> jobFields,
+        @OptionName("failOnDataLoss") boolean failOnDataLoss,
+        @OptionName("ack") String ack,
+        @OptionName("subscription") String subscription,
+        @OptionName("createQueue") boolean create,
+        @OptionName("ttl") long ttlS,
+        @OptionName("idlePollMs") long idlePollMs,
+        @OptionName("requireNoEviction") boolean requireNoEviction)
         implements Serializable {
-    private static final OptionRow<List<String>> SUBSCRIBE =
-            OptionRow.of("subscribe", Parsers::names, List.of());
-    private static final OptionRow<String> PATTERN =
-            OptionRow.of("subscribePattern", Parsers::pattern);
-    static final OptionRow<List<String>> TOPIC = OptionRow.of("topic", Parsers::names, List.of());
-    private static final OptionRow<Boolean> INCLUDE_TOPIC =
-            OptionRow.of("includeTopic", Parsers::flag);
-    static final OptionRow<Long> PARTITIONS = OptionRow.of(
-            "partitions", Parsers.whole(1, SharedPythonConstants.number("maxPartitions")));
-    private static final OptionRow<OffsetsOption> STARTING =
-            OptionRow.of("startingOffsets", OffsetsOption::parse, OffsetsOption.NOT_GIVEN);
-    private static final OptionRow<OffsetBound> STARTING_TIMESTAMP =
-            OptionRow.of("startingTimestamp", OffsetBound::timestamp);
-    private static final OptionRow<String> TIMESTAMP_STRATEGY = OptionRow.of(
-            "startingOffsetsByTimestampStrategy", Parsers.oneOf("error", "earliest", "latest"));
-    private static final OptionRow<OffsetsOption> ENDING =
-            OptionRow.of("endingOffsets", OffsetsOption::parseEnding, OffsetsOption.NOT_GIVEN);
-    private static final OptionRow<OffsetBound> ENDING_TIMESTAMP =
-            OptionRow.of("endingTimestamp", OffsetBound::timestamp);
-    private static final OptionRow<Long> MAX_MESSAGES =
-            OptionRow.of("maxMessagesPerTrigger", Parsers.whole(1));
-    private static final OptionRow<Long> MAX_BYTES =
-            OptionRow.of("maxBytesPerTrigger", Parsers::size);
-    private static final OptionRow<Long> MIN_MESSAGES =
-            OptionRow.of("minMessagesPerTrigger", Parsers.whole(1));
-    private static final OptionRow<Long> TRIGGER_DELAY =
-            OptionRow.of("maxTriggerDelay", Parsers::duration);
-    private static final OptionRow<Boolean> DISCARD = OptionRow.of("discardBacklog", Parsers::flag);
-    private static final OptionRow<Long> MIN_PARTITIONS =
-            OptionRow.of("minPartitions", Parsers.whole(1));
-    private static final OptionRow<Long> MAX_PER_PARTITION =
-            OptionRow.of("maxMessagesPerPartition", Parsers.whole(1));
-    private static final OptionRow<Boolean> INCLUDE_TIMESTAMP =
-            OptionRow.of("includeTimestamp", Parsers::flag);
-    private static final OptionRow<List<String>> JOB_FIELDS =
-            OptionRow.of("jobFields", Parsers::names, List.of());
-    private static final OptionRow<Boolean> FAIL_ON_DATA_LOSS =
-            OptionRow.of("failOnDataLoss", Parsers::flag);
-    private static final OptionRow<String> ACK =
-            OptionRow.of("ack", Parsers.oneOf("commit", "none"));
-    private static final OptionRow<String> SUBSCRIPTION =
-            OptionRow.of("subscription", Parsers::subscription, "");
-    private static final OptionRow<Boolean> CREATE = OptionRow.of("createQueue", Parsers::flag);
-    private static final OptionRow<Long> TTL = OptionRow.of("ttl", Parsers::duration);
-    private static final OptionRow<Long> IDLE_POLL_MS =
-            OptionRow.of("idlePollMs", Parsers.whole(1));
-    private static final OptionTable TABLE = new OptionTable(
-            "read",
-            Stream.concat(
-                            RedisOptions.ROWS.stream(),
-                            Stream.of(
-                                    SUBSCRIBE,
-                                    PATTERN,
-                                    TOPIC,
-                                    INCLUDE_TOPIC,
-                                    PARTITIONS,
-                                    STARTING,
-                                    STARTING_TIMESTAMP,
-                                    TIMESTAMP_STRATEGY,
-                                    ENDING,
-                                    ENDING_TIMESTAMP,
-                                    MAX_MESSAGES,
-                                    MAX_BYTES,
-                                    MIN_MESSAGES,
-                                    TRIGGER_DELAY,
-                                    DISCARD,
-                                    MIN_PARTITIONS,
-                                    MAX_PER_PARTITION,
-                                    INCLUDE_TIMESTAMP,
-                                    JOB_FIELDS,
-                                    FAIL_ON_DATA_LOSS,
-                                    ACK,
-                                    SUBSCRIPTION,
-                                    CREATE,
-                                    TTL,
-                                    IDLE_POLL_MS))
-                    .toList());
+    private static final OptionTable<ReadOptions> TABLE =
+            new OptionTable<>("read", ReadOptions.class);
+
+    public ReadOptions {
+        subscribePattern = "".equals(subscribePattern) ? null : subscribePattern;
+    }
 
     /**
      * The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before
      * anything is connected.
      */
     public static ReadOptions parse(Map<String, String> given) {
-        OptionTable.Values values = TABLE.parse(given);
-        String pattern = values.get(PATTERN);
-        ReadOptions options = new ReadOptions(
-                RedisOptions.fromValues(values),
-                values.get(SUBSCRIBE),
-                pattern == null || pattern.isEmpty() ? null : pattern,
-                values.get(TOPIC),
-                values.get(INCLUDE_TOPIC),
-                values.get(PARTITIONS),
-                values.get(STARTING),
-                values.get(STARTING_TIMESTAMP),
-                values.get(TIMESTAMP_STRATEGY),
-                values.get(ENDING),
-                values.get(ENDING_TIMESTAMP),
-                values.get(MAX_MESSAGES),
-                values.get(MAX_BYTES),
-                values.get(MIN_MESSAGES),
-                values.get(TRIGGER_DELAY),
-                values.get(DISCARD),
-                values.get(MIN_PARTITIONS),
-                values.get(MAX_PER_PARTITION),
-                values.get(INCLUDE_TIMESTAMP),
-                values.get(JOB_FIELDS),
-                values.get(FAIL_ON_DATA_LOSS),
-                values.get(ACK),
-                values.get(SUBSCRIPTION),
-                values.get(CREATE),
-                values.get(TTL),
-                values.get(IDLE_POLL_MS),
-                values.get(RedisOptions.REQUIRE_NO_EVICTION));
+        ReadOptions options = TABLE.parse(given);
         options.check();
         return options;
     }
