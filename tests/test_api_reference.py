@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import busmq_spark
+
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "reference").glob("*.md"))
 ENTRY = re.compile(r"^::: ([\w.]+)$(?:\n    options:\n      members: \[(.*)\])?", re.MULTILINE)
 WITH_SECTIONS = ("outbox", "bus", "queue", "groups", "topics", "jobs", "federation")
@@ -30,6 +32,16 @@ def methods() -> Iterator[Any]:
 def sections(text: str) -> dict[str, str]:
     found = re.split(r"^(Args|Raises|Returns|Example):$", text, flags=re.MULTILINE)
     return {"": found[0], **dict(zip(found[1::2], found[2::2], strict=True))}
+
+
+def test_the_reference_has_each_public_name() -> None:
+    """A data source is made by Spark, from options."""
+    named = {
+        name.rpartition(".")[2]
+        for page in PAGES
+        for name, _ in ENTRY.findall(page.read_text("utf-8"))
+    }
+    assert {*busmq_spark.__all__} - named == {"BusmqDataSource", "__version__"}
 
 
 @pytest.mark.parametrize(("page", "name", "member"), list(methods()))

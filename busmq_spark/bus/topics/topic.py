@@ -124,9 +124,16 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
     async def batches(
         self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0
     ) -> AsyncIterator[OwnedPartitionMessages]:
-        """Batches of one ``batch.topic`` and ``batch.partition`` each, as Member.batches.
+        """Return batches of one ``batch.topic`` and ``batch.partition`` each, as Member.batches.
 
         Topics with messages have their turns one after the other. Ends at ``stop()``.
+
+        Args:
+            most: Most messages of a batch, up to 1,000.
+            linger_s: Longest wait in seconds for a full batch.
+
+        Raises:
+            DataLoss: Messages of a partition are gone. Enter again to begin at the last ack.
         """
         turns = deque(self.members.values())
         for member in turns:
@@ -144,7 +151,15 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
                 await self._more.wait()
 
     async def ack(self, batch: OwnedPartitionMessages) -> None:
-        """Acknowledge a batch, as Member.ack."""
+        """Acknowledge a batch, and messages of its partition that were handed out before it.
+
+        Args:
+            batch: A batch of ``batches``.
+
+        Raises:
+            QueueBusy: Another member has the partition by now, and gets these messages again.
+            DataLoss: The messages are gone.
+        """
         of = getattr(batch, "topic", "")
         if of not in self.members:
             found = f"a batch of topic {of!r}" if of else f"a {type(batch).__name__}"
@@ -153,7 +168,11 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
         await self.members[of].ack(batch)
 
     async def stop(self) -> None:
-        """Leave the group in every topic, and end ``batches()``. No error when it has ended."""
+        """Leave the group in every topic, and end ``batches()``. No error when it has ended.
+
+        Raises:
+            LinkLost: A server cannot be reached in time.
+        """
         self._running = False
         self._more.set()
         await asyncio.gather(*(member.stop() for member in self.members.values()))
