@@ -1,5 +1,5 @@
 """``python -m tests.benchmarks [name …]``: run all benchmarks, or the named ones, print the table,
-and write a full one to docs/performance.md.
+and write a full one to docs/performance-details.md.
 
 ``python -m tests.benchmarks peers [options]`` compares with Kafka instead: peers.py.
 """

@@ -55,8 +55,8 @@ class Spread:
 
 
 def write(name: str, text: str) -> None:
-    """Put what was measured between its marks in docs/performance.md."""
-    page = Path(__file__).parents[2] / "docs" / "performance.md"
+    """Put what was measured between its marks in docs/performance-details.md."""
+    page = Path(__file__).parents[2] / "docs" / "performance-details.md"
     start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     before, _, rest = page.read_text("utf-8").partition(start)
     page.write_text(f"{before}{start}\n{text}\n{end}{rest.partition(end)[2]}", "utf-8")

@@ -2,7 +2,7 @@
 same work in turn on the same machine.
 
 Needs a JDK, Maven, and Maven Central the first time; prints a table in Markdown, and all values in
-JSON. A full one is put into docs/performance.md.
+JSON. A full one is put into docs/performance-details.md.
 """
 
 from __future__ import annotations
