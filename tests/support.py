@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import secrets
 import subprocess
 import threading
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.embedded import server
@@ -24,6 +26,12 @@ PATIENCE_S = 240.0
 """How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so
 long. It ends before the time limit of a test, and says what it waited for.
 """
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a file's text, which several tests look at: the whole package takes 2 s."""
+    return ast.parse(text)
 
 
 def wait_until(

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import parsed
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "busmq_spark"
 
@@ -97,7 +99,7 @@ def wrong_imports(package: Path) -> Iterator[str]:
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
         room = parts[0]
-        for name in imported(ast.parse(path.read_text()), (package.name, *parts)):
+        for name in imported(parsed(path.read_text()), (package.name, *parts)):
             root, inner, *_ = [*name.split("."), ""]
             problem = None
             if root == package.name and room not in NO_ROOM:
@@ -137,7 +139,7 @@ def imports_of_files(package: Path) -> dict[str, set[str]]:
     return {
         name: {
             each if each in files else each.rpartition(".")[0]
-            for each in imported(ast.parse(path.read_text()), tuple(name.split(".")))
+            for each in imported(parsed(path.read_text()), tuple(name.split(".")))
         }
         & {*files}
         for name, path in files.items()
@@ -246,7 +248,7 @@ def test_functions_are_short_enough_to_read() -> None:
     long = {
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": length
         for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := statements(node)) > MAX_STATEMENTS
     }
@@ -278,11 +280,11 @@ def test_each_late_import_finds_its_name() -> None:
     late = {
         each
         for path in PACKAGE.rglob("*.py")
-        for each in late_imports(ast.parse(path.read_text("utf-8")))
+        for each in late_imports(parsed(path.read_text("utf-8")))
     }
     assert len(late) > 15
     for module, name in sorted(late):
         path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
         assert path.is_file(), module
-        defined = {getattr(node, "name", "") for node in ast.parse(path.read_text("utf-8")).body}
+        defined = {getattr(node, "name", "") for node in parsed(path.read_text("utf-8")).body}
         assert name in defined, (module, name)

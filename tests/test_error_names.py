@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import busmq_spark
+from tests.support import parsed
 
 PACKAGE = Path(busmq_spark.__file__).parent
 
@@ -15,7 +16,7 @@ def codes_of_classes() -> list[tuple[str, str]]:
     return [
         (cls.name, line.value.value)
         for path in sorted(PACKAGE.rglob("*.py"))
-        for cls in ast.walk(ast.parse(path.read_text("utf-8")))
+        for cls in ast.walk(parsed(path.read_text("utf-8")))
         if isinstance(cls, ast.ClassDef)
         for line in cls.body
         if isinstance(line, ast.Assign)
