@@ -23,6 +23,7 @@ from packaging.requirements import Requirement
 
 from busmq_spark.spark.java_runtime import ensure_java
 from busmq_spark.spark.tune import WORKER_PATH
+from tests.java import QUICK_JAVA, archive
 from tests.spark.centres import SECRET, DataCentre
 from tests.spark.conftest import PATIENCE_S, ROOT, Bus, MakeBus
 from tests.support import wait_until
@@ -132,18 +133,19 @@ def clean(python_path: str, **more: str) -> dict[str, str]:
     }
 
 
+COMPILED = "export PYTHONPATH=$(echo \"$PYTHONPATH\" | sed 's#[^:]*/pyspark.zip:##')\n"
+"""A line of sh, after which pyspark comes from where it is installed: each process would compile
+that of the zip.
+"""
+
+
 def without_site(folder: Path, *, zipped: bool = False) -> str:
     """A Python without any packages but those of PYTHONPATH; ``zipped``: pyspark may come from the
     zip that Spark puts there.
     """
     python = folder / "python"
-    compiled = (
-        ""
-        if zipped
-        else "export PYTHONPATH=$(echo \"$PYTHONPATH\" | sed 's#[^:]*/pyspark.zip:##')\n"
-    )
     python.write_text(
-        f'#!/bin/sh\n{compiled}exec {sys.executable} -S "$@"\n'
+        f'#!/bin/sh\n{"" if zipped else COMPILED}exec {sys.executable} -S "$@"\n'
     )  # -S reads no .pth files, and no sitecustomize
     python.chmod(0o755)
     return str(python)
@@ -327,8 +329,12 @@ def test_a_registered_source_travels_to_a_server_that_does_not_have_the_package(
     assert result == {**EXPECTED, "linked": ["x"]}
 
 
-CLUSTER = ("--master", "local-cluster[1,1,1024]")
-"""Executors are processes of their own, with folders of their own, as on a cluster."""
+def cluster() -> list[str]:
+    """A master whose executors are processes of their own, with folders of their own, as on a
+    cluster.
+    """
+    quick = f"spark.executor.extraJavaOptions={QUICK_JAVA} {archive()}"
+    return ["--master", "local-cluster[1,1,1024]", "--conf", quick]
 
 
 def test_a_wheel_in_py_files_works_once_it_is_registered(
@@ -343,7 +349,7 @@ def test_a_wheel_in_py_files_works_once_it_is_registered(
         **without_package(),
         "SPARK_CONF_DIR": str(elsewhere),
     }  # no defaults of this tree
-    submitted = [str(SUBMIT), *CLUSTER, "--py-files", str(wheel)]
+    submitted = [str(SUBMIT), *cluster(), "--py-files", str(wheel)]
     result = found(job(submitted, bus, queue, environment, elsewhere, "submitted", "register"))
     assert result.pop("package") == str(wheel / "busmq_spark" / "__init__.py")
     assert result == EXPECTED
@@ -365,8 +371,8 @@ def test_an_archive_with_the_wheel_installed_works_where_the_driver_has_it_unpac
     (packed / "bin").mkdir()
     python = packed / "bin" / "python"
     python.write_text(
-        f'#!/bin/sh\nPYTHONPATH="$(dirname "$0")/../lib:$PYTHONPATH" exec {sys.executable} -S'
-        ' "$@"\n'
+        f'#!/bin/sh\n{COMPILED}PYTHONPATH="$(dirname "$0")/../lib:$PYTHONPATH"'
+        f' exec {sys.executable} -S "$@"\n'
     )
     python.chmod(0o755)
     archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", packed)
@@ -380,7 +386,7 @@ def test_an_archive_with_the_wheel_installed_works_where_the_driver_has_it_unpac
         "PYSPARK_DRIVER_PYTHON": own,
         "SPARK_CONF_DIR": str(elsewhere),
     }
-    submitted = [str(SUBMIT), *CLUSTER, "--archives", f"{archive}#environment"]
+    submitted = [str(SUBMIT), *cluster(), "--archives", f"{archive}#environment"]
     result = found(job(submitted, bus, queue, environment, elsewhere, "submitted"))
     assert result.pop("package") is None
     assert result == EXPECTED
