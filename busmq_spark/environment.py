@@ -10,6 +10,7 @@ from busmq_spark.errors import ConfigError
 
 PREFIX = "BUSMQ_"
 VARIABLES = (
+    "BUSMQ_CLIENT_NAME",
     "BUSMQ_FEDERATION_SECRET",
     "BUSMQ_FEDERATION_SECRETS",
     "BUSMQ_MIRROR_PASSWORD",

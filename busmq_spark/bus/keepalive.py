@@ -28,7 +28,9 @@ from busmq_spark.objects.persisted import touch
 from busmq_spark.queue.command_generators import RedisCall, command, group_by
 from busmq_spark.queue.keys import ANNOUNCEMENT_CHANNEL, QueueKeys, pubsub_channel
 from busmq_spark.reading.reader_operations import keep_alive
+from busmq_spark.reading.reader_record import Announcement, lease_field
 from busmq_spark.redis_io.lease_token import LEASE_MS
+from busmq_spark.redis_io.reader_announcer import ReaderAnnouncer
 
 if TYPE_CHECKING:
     from busmq_spark.bus.emitter import SpawnTask
@@ -89,6 +91,7 @@ class TtlKeepAlive:
     ) -> None:
         """``token``: the name of the bus in leases."""
         self._spawn, self._servers, self._token = spawn, servers, token
+        self._announcer: ReaderAnnouncer | None = None
         self._due: dict[KeptQueue, float] = {}
         self._objects_due: dict[KeptObject, float] = {}
         self._under_way: set[tuple[str, int, bool]] = set()
@@ -100,6 +103,11 @@ class TtlKeepAlive:
     def remove(self, queue: KeptQueue) -> None:
         """Touch it no more."""
         self._due.pop(queue, None)
+
+    def announcement(self) -> Announcement:
+        """Return the record of this bus as a reliable consumer."""
+        self._announcer = self._announcer or ReaderAnnouncer("consumer", self._token)
+        return self._announcer.announcement(lease_field(""))
 
     def keep(self, thing: KeptObject) -> None:
         """Touch the object from now on; it has just been touched."""
@@ -161,8 +169,9 @@ class TtlKeepAlive:
             # Of a cluster one node may be away: queues at the others must not wait until it is back
             # or the link gives up.
             async with asyncio.timeout(max(MIN_TOUCH_TIMEOUT_S, min(map(_interval_s, queues)))):
+                said = self.announcement() if leased else None
                 found = await link.run(
-                    keep_alive([queue.keys for queue in queues], "", token, LEASE_MS)
+                    keep_alive([queue.keys for queue in queues], "", token, LEASE_MS, said)
                 )
                 await link.execute(
                     [

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -28,10 +28,15 @@ from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_lin
 from busmq_spark.cli.queue_overviews import describe_holders
 from busmq_spark.errors import QueueBusy
 from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.message import CHUNK_MESSAGES
 from busmq_spark.queue.queue import ack, pop
-from busmq_spark.reading.reader_operations import QueueState, keep_alive
+from busmq_spark.reading.reader_operations import QueueState, keep_alive, lease, release
+from busmq_spark.reading.reader_record import Announcement, lease_field
+from busmq_spark.reading.readers import describe_holder_of
+from busmq_spark.redis_io.lease_token import LEASE_MS, describe_holder, is_dead, my_token
 from busmq_spark.redis_io.push_listener import RedisPushListenerThread
+from busmq_spark.redis_io.reader_announcer import ReaderAnnouncer
 
 
 def take_messages(
@@ -61,9 +66,11 @@ def take_messages(
             found=found,
             remedy="Stop that query first, or look without taking: busmq tail without --consume",
         )
-    written, left, touched = 0, most, time.monotonic()
+    written, left = 0, most
+    held_lease = _TailLease(place, state.ttl_s) if reliable else None
     if reliable:
         link.run(ack(keys, 0, ttl_s=state.ttl_s, restore=True))
+    touched = time.monotonic()
     try:
         while left is None or left > 0:
             batch = min(CHUNK_MESSAGES, left or CHUNK_MESSAGES)
@@ -72,18 +79,69 @@ def take_messages(
                 writer.write(messages)
                 written = messages[-1].id
                 left = None if left is None else left - len(messages)
-                if reliable:
+                if held_lease:
                     link.run(ack(keys, written, ttl_s=state.ttl_s))
+                    held_lease.announcer.note_committed(len(messages))
             elif wait is None:
                 return
             else:
                 wait()
-            if time.monotonic() - touched > state.ttl_s / 3:
+            if held_lease:
+                held_lease.renew_if_due()
+            elif time.monotonic() - touched > state.ttl_s / 3:
                 link.run(keep_alive([keys]))
                 touched = time.monotonic()
     finally:
-        if reliable:
-            link.run(ack(keys, written, ttl_s=state.ttl_s, restore=True))
+        if held_lease:
+            if not held_lease.lost:
+                link.run(ack(keys, written, ttl_s=state.ttl_s, restore=True))
+            link.run(release(keys, "", held_lease.token))
+
+
+class _TailLease:
+    """The lease of ``busmq tail --reliable``, which other reliable consumers respect."""
+
+    def __init__(self, place: LocatedQueue, ttl_s: int) -> None:
+        """Take it. Raises QueueBusy."""
+        self._place, self._interval_s = place, min(LEASE_MS / 1000, ttl_s) / 3
+        self.token, self.lost = my_token(), False
+        self.announcer = ReaderAnnouncer("tail", self.token)
+        dead = (place.link.execute(command("GET", place.keys.lease(""))) or b"").decode()
+        flow = lease(
+            [place.keys], "", self.token, LEASE_MS, [dead if is_dead(dead) else ""], self._said
+        )
+        [holder] = place.link.run(flow)
+        if holder != self.token:
+            self._raise_busy(holder)
+        self._renewed = time.monotonic()
+
+    def renew_if_due(self) -> None:
+        """Renew it, each third of its life. Raises QueueBusy where another reader has it."""
+        if time.monotonic() - self._renewed < self._interval_s:
+            return
+        flow = keep_alive([self._place.keys], "", self.token, LEASE_MS, self._said)
+        [alive] = self._place.link.run(flow)
+        if alive < 0:
+            self.lost = True
+            self._raise_busy(
+                (
+                    self._place.link.execute(command("GET", self._place.keys.lease(""))) or b""
+                ).decode()
+            )
+        self._renewed = time.monotonic()
+
+    @property
+    def _said(self) -> Announcement:
+        return self.announcer.announcement(lease_field(""))
+
+    def _raise_busy(self, holder: str) -> NoReturn:
+        who = self._place.link.run(
+            describe_holder_of(self._place.keys, "", holder, describe_holder)
+        )
+        remedy = "Stop that one, or look without taking: busmq tail without --reliable"
+        raise QueueBusy(
+            queue=self._place.keys.name, found=f"is read by another ({who})", remedy=remedy
+        )
 
 
 POLL_S = 1.0

@@ -25,8 +25,8 @@ from busmq_spark.groups.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import group_by
 from busmq_spark.queue.keys import server_index
-from busmq_spark.reading.lag import read_lags
 from busmq_spark.reading.reader_operations import QueueState, states
+from busmq_spark.reading.readers import read_readers
 from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import discover_topics as found_topics
 
@@ -213,6 +213,6 @@ def _groups(places: Sequence[LocatedQueue]) -> list[GroupLag]:
         [
             each
             for link, its in _group_by_link(places).items()
-            for each in link.run(read_lags([place.keys for place in its]))
+            for each in link.run(read_readers([place.keys for place in its]))
         ]
     )

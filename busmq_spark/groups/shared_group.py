@@ -18,6 +18,7 @@ from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, decode_json
 from busmq_spark.queue.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.reading.reader_operations import states
+from busmq_spark.reading.reader_record import Announcement
 from busmq_spark.reading.reader_subscriptions import QueueSubscriptionStatus, list_subscriptions
 
 GROUP_RECORD_TTL_S = 90 * 24 * 3600
@@ -152,16 +153,24 @@ class GroupState:
         return not (self.in_flight or self.waiting or self.unread)
 
 
-def lease(
-    keys: QueueKeys, name: str, token: str, most: int, *, again: bool = False, apart: bool = False
+def lease(  # noqa: PLR0913  # what a call says
+    keys: QueueKeys,
+    name: str,
+    token: str,
+    most: int,
+    *,
+    again: bool = False,
+    apart: bool = False,
+    said: Announcement | None = None,
 ) -> Flow[MessageLeaseResult]:
     """Lease up to ``most`` messages (1,000 a call at most), under a token that was never used
     before.
 
     After a lost reply repeat the call with ``again`` and its token; it leases nothing more.
-    ``apart``: they will be settled one by one.
+    ``apart``: they will be settled one by one. ``said``: the record of the holder, to be stored.
     """
-    names = (keys.metadata, keys.messages, keys.acks, *keys.group(name))
+    noted = (keys.msgid, keys.readers) if said else ()
+    names = (keys.metadata, keys.messages, keys.acks, *keys.group(name), *noted)
     args = (
         token,
         min(most, CHUNK_MESSAGES),
@@ -170,6 +179,7 @@ def lease(
         int(again),
         DEFAULT_LEASE_MS,
         int(apart),
+        *((said.field, said.record, said.hold_ms) if said else ()),
     )
     status, *found = yield script("group_lease", names, args, idempotent=False)
     if not found:

@@ -27,8 +27,8 @@ from busmq_spark.queue.keys import (
     is_subscription,
     is_topic,
 )
-from busmq_spark.reading.lag import ReaderLag
 from busmq_spark.reading.reader_subscriptions import check_name
+from busmq_spark.reading.readers import ReaderStatus
 
 MAX_PARTITIONS = 1000
 TOPIC_RECORD_TTL_S = 90 * 24 * 3600
@@ -185,13 +185,14 @@ def partition_ranges(members: Sequence[str], partitions: int) -> dict[str, range
     }
 
 
-def lags_by_group(readers: Sequence[ReaderLag]) -> list[GroupLag]:
+def lags_by_group(readers: Sequence[ReaderStatus]) -> list[GroupLag]:
     """The groups of a topic, by name, from the readers of its partition queues."""
-    found = group_by((each for each in readers if each.reader), lambda each: each.reader)
+    groups = (each for each in readers if each.reader and each.kind != "mirror")
+    found = group_by(groups, lambda each: each.reader)
     return [_group_lag(name, its) for name, its in sorted(found.items())]
 
 
-def _group_lag(name: str, its: Sequence[ReaderLag]) -> GroupLag:
+def _group_lag(name: str, its: Sequence[ReaderStatus]) -> GroupLag:
     ages = [each.behind_s for each in its]
     known = [age for age in ages if age is not None]
     return GroupLag(

@@ -49,6 +49,8 @@ from busmq_spark.mirror.settings import (
     status_of,
 )
 from busmq_spark.mirror.target import MirrorTarget
+from busmq_spark.reading.reader_record import mirror_field
+from busmq_spark.redis_io.reader_announcer import ReaderAnnouncer
 from busmq_spark.writing.mirror import (
     NO_MARK,
     BeginMirrorResult,
@@ -62,6 +64,7 @@ from busmq_spark.writing.mirror import (
 WINDOWS_PER_READ = 64
 """Queues with few messages whose windows are read in one call."""
 TOUCH_INTERVAL_S = 3600.0
+MIRROR_HOLD_MS = 2 * 3600 * 1000
 log = logging.getLogger("busmq_spark")
 
 
@@ -85,6 +88,7 @@ class MirrorCopier:
             counts,
             mark_there,
         )
+        self._announcer = ReaderAnnouncer("mirror", "", default_name=self.name)
         self._ready: dict[str, None] = {}
         self._read_at = 0.0
 
@@ -370,7 +374,9 @@ class MirrorCopier:
             if queue.copy_here and now - queue.touched >= min(TOUCH_INTERVAL_S, queue.ttl_s / 4)
         ]
         if due:
-            self._target.touch([queue.name for queue in due])
+            self._announcer.own = {queue.name: queue.seen for queue in due}
+            said = self._announcer.announcement(mirror_field(self.name), MIRROR_HOLD_MS)
+            self._target.touch([queue.name for queue in due], said)
         for queue in due:
             queue.touched = now
 

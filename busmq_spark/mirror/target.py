@@ -15,6 +15,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import Flow, run_flows_together, slices
 from busmq_spark.queue.keys import QueueKeys, mirror_report, server_index
 from busmq_spark.reading.reader_operations import keep_alive, marks
+from busmq_spark.reading.reader_record import Announcement
 from busmq_spark.redis_io.layout import Link, redis_layout, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate
 from busmq_spark.writing import mirror as flows
@@ -105,10 +106,10 @@ class MirrorTarget:
         """Set groups to where those of the origin are."""
         self._run_each(list(of), lambda queue: flows.set_positions(self.keys(queue), *of[queue]))
 
-    def touch(self, queues: Sequence[str]) -> None:
-        """Let mirrors live on."""
+    def touch(self, queues: Sequence[str], said: Announcement | None = None) -> None:
+        """Let mirrors live on; ``said``: the record of the process that copies them."""
         for link, keys in self._keys_by_link(queues):
-            link.run(keep_alive(keys))
+            link.run(keep_alive(keys, said=said))
 
     def names(self, accepts: Callable[[str], bool]) -> list[str]:
         """The queues here, whatever they are."""

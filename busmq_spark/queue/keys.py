@@ -24,7 +24,7 @@ QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
 JOB_PREFIX = "bus:job:"
 LOOKS_LIKE_KEY_SUFFIX = re.compile(
-    r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|letters|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):"
+    r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|readers|letters|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):"
 )
 """Finds names that would make, after a key's prefix, another key of a queue."""
 _FORBIDDEN_IN_NAME = re.compile(r"^:|[\x00-\x1f\x7f]")
@@ -115,6 +115,13 @@ class QueueKeys:
     def owners(self) -> str:
         """Ours. Hash: subscription → whose it is, among those that federation servers let in."""
         return f"{self.base}:owners"
+
+    @cached_attribute
+    def readers(self) -> str:
+        """Ours. Hash: reader → its record and the last looks at its position
+        (include/announce.lua). It ends a day after the last renewal.
+        """
+        return f"{self.base}:readers"
 
     @cached_attribute
     def letters(self) -> str:

@@ -356,7 +356,7 @@ def delete(keys: QueueKeys) -> Flow[None]:
     rest of it to the next life of the queue, once.
     """
     yield [
-        command("DEL", *keys.peer_keys, keys.acks, keys.clock, keys.bytes),
+        command("DEL", *keys.peer_keys, keys.acks, keys.clock, keys.bytes, keys.readers),
         command("EXPIRE", keys.sinks, MIN_RECORD_TTL_S),
     ]
 

@@ -15,6 +15,7 @@ from busmq_spark.queue.keys import QueueKeys, federated_prefix
 from busmq_spark.queue.message import Position
 from busmq_spark.queue.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.reading.range_reader import ValueSizeStats
+from busmq_spark.reading.reader_record import Announcement
 
 T = TypeVar("T")
 
@@ -22,6 +23,8 @@ QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1
 to 3 ms.
 """
+QUEUES_PER_ANNOUNCEMENT = 50
+"""Most queues in one renewal with a record, which doubles the time of a queue."""
 UNKNOWN_ID = -1
 """Stands for the last id of an empty queue where that cannot be read: the next message reveals it
 (federation/npm_servers/npm_queue.py).
@@ -383,7 +386,12 @@ def subscription_owners(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, str]
 
 
 def lease(
-    queues: Sequence[QueueKeys], subscription: str, token: str, lease_ms: int, dead: Sequence[str]
+    queues: Sequence[QueueKeys],
+    subscription: str,
+    token: str,
+    lease_ms: int,
+    dead: Sequence[str],
+    said: Announcement | None = None,
 ) -> Flow[list[str]]:
     """Try to become the reader of every queue. The result is who holds each afterwards: ``token``
     where it worked.
@@ -391,7 +399,19 @@ def lease(
     ``dead`` names, per queue, a holder known to be dead that may be replaced ('' for none).
     """
     replies = yield [
-        script("lease", (keys.lease(subscription),), (token, lease_ms, gone))
+        script(
+            "lease",
+            (
+                keys.lease(subscription),
+                *((*keys.peer_keys, keys.acks, keys.readers) if said else ()),
+            ),
+            (
+                token,
+                lease_ms,
+                gone,
+                *((said.field, said.record, lease_ms, said.own_of(keys.name)) if said else ()),
+            ),
+        )
         for keys, gone in zip(queues, dead, strict=True)
     ]
     return [reply.decode() for reply in replies]
@@ -403,18 +423,31 @@ def release(keys: QueueKeys, subscription: str, token: str) -> Flow[bool]:
 
 
 def keep_alive(
-    queues: Sequence[QueueKeys], subscription: str = "", token: str = "", lease_ms: int = 0
+    queues: Sequence[QueueKeys],
+    subscription: str = "",
+    token: str = "",
+    lease_ms: int = 0,
+    said: Announcement | None = None,
 ) -> Flow[list[int]]:
-    """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the
-    lease. An empty token renews no lease.
+    """Touch every queue, renew its lease, and store the record of the reader. For each: 1 alive, 0
+    missing, -1 another holds the lease. An empty token renews no lease.
     """
     replies = yield [
         script(
             "touch",
-            [key for keys in part for key in (*keys.all, keys.lease(subscription))],
-            (token, lease_ms, MIN_RECORD_TTL_S, MAX_MESSAGES_PER_ACK),
+            [key for keys in part for key in (*keys.all, keys.lease(subscription), keys.readers)],
+            (
+                token,
+                lease_ms,
+                MIN_RECORD_TTL_S,
+                MAX_MESSAGES_PER_ACK,
+                *((said.field, said.record, said.hold_ms or lease_ms) if said else ()),
+                *((said.own_of(keys.name) for keys in part) if said else ()),
+            ),
         )
-        for part in split_into_calls(queues, queues)
+        for part in split_into_calls(
+            queues, queues, QUEUES_PER_ANNOUNCEMENT if said else QUEUES_PER_CALL
+        )
     ]
     return [value for reply in replies for value in reply]
 

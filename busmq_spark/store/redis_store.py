@@ -32,11 +32,13 @@ from busmq_spark.reading import reader_operations as states_
 from busmq_spark.reading import times_of_ids
 from busmq_spark.reading.range_reader import TARGET_REPLY_BYTES
 from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest, QueueState
+from busmq_spark.reading.reader_record import Announcement
+from busmq_spark.reading.readers import describe_holder_of
 from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.redis_io import optional_commands
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.layout import Link, RedisLayout, redis_layout, sync_links
-from busmq_spark.redis_io.lease_token import LEASE_MS
+from busmq_spark.redis_io.lease_token import LEASE_MS, describe_holder
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.routing import event_routing
 from busmq_spark.store.event_subscriptions import EventSubscriptionsMixin, EventTableCache
@@ -107,6 +109,8 @@ class RedisStore(EventSubscriptionsMixin):
         self._range_links: list[RangeReadLinks] = []
         self._places: dict[str, int] = {}
         self.event_tables = EventTableCache()
+        self.announcement: Callable[[], Announcement] | None = None
+        """Makes the record that is stored with each renewal of a lease."""
 
     @property
     def endpoints(self) -> list[RedisEndpoint]:
@@ -334,8 +338,14 @@ class RedisStore(EventSubscriptionsMixin):
         )
 
     def lease(
-        self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]
+        self,
+        queues: Sequence[str],
+        subscription: str,
+        token: str,
+        dead: Mapping[str, str],
+        said: Announcement | None = None,
     ) -> Mapping[str, str]:
+        said = said or (self.announcement() if self.announcement else None)
         return self._run_per_server(
             queues,
             lambda part: states_.lease(
@@ -344,6 +354,7 @@ class RedisStore(EventSubscriptionsMixin):
                 token,
                 LEASE_MS,
                 [dead.get(q, "") for q in part],
+                said,
             ),
         )
 
@@ -356,14 +367,29 @@ class RedisStore(EventSubscriptionsMixin):
 
         return self._run_per_server(queues, flow)
 
-    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
+    def describe_holder(self, queue: str, subscription: str, token: str) -> str:
+        """Return a description of the holder of a lease, for people."""
+        flow = describe_holder_of(self.keys(queue), subscription, token, describe_holder)
+        return self._run(queue, flow)
+
+    def keep_alive(
+        self,
+        queues: Sequence[str],
+        subscription: str,
+        token: str,
+        said: Announcement | None = None,
+    ) -> Mapping[str, int]:
         """Every server is asked, also after one that does not answer; then that error is raised."""
         alive: dict[str, int] = {}
+        if token and said is None and self.announcement:
+            said = self.announcement()
         lost: LinkLost | None = None
         for server, part in self._queues_by_server(queues).items():
             try:
                 found = self._links[server].run(
-                    states_.keep_alive([self.keys(q) for q in part], subscription, token, LEASE_MS)
+                    states_.keep_alive(
+                        [self.keys(q) for q in part], subscription, token, LEASE_MS, said
+                    )
                 )
                 alive.update(zip(part, found, strict=True))
             except LinkLost as error:

@@ -41,6 +41,7 @@ EVERYWHERE = (
     "test_topic",
     "test_mirror",
     "test_retention",
+    "test_readers",
 )
 """Files whose tests run on every layout; the others on one server."""
 

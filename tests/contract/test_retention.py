@@ -17,7 +17,7 @@ from busmq_spark.queue import queue, retention
 from busmq_spark.queue.command_generators import script
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.retention import Retention, parse_limits
-from busmq_spark.reading import lag, reader_operations, reader_subscriptions, times_of_ids
+from busmq_spark.reading import reader_operations, reader_subscriptions, readers, times_of_ids
 from busmq_spark.reading.loss import count_messages_to_delete
 from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -361,7 +361,7 @@ def test_what_all_have_acked_is_no_backlog(run: Run, redis: Redis, keys: QueueKe
     [now] = run(reader_operations.states([(keys, -1)]))
     assert (now.done, now.floor) == (6, 0)
     assert [count_messages_to_delete(now, last, None, []) for last in (3, 6, 8, 10)] == [0, 0, 2, 4]
-    assert [each.behind for each in run(lag.read_lags([keys]))] == [4]
+    assert [each.behind for each in run(readers.read_readers([keys]))] == [4]
 
 
 def test_a_queue_that_is_made_anew_keeps_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:

@@ -4,6 +4,7 @@ end them.
 
 from __future__ import annotations
 
+import os
 import secrets
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from busmq_spark.queue.command_generators import Flow, command
 from busmq_spark.queue.message import Position
 from busmq_spark.queue.queue import delete
 from busmq_spark.reading.reader_subscriptions import register, unsubscribe
+from busmq_spark.reading.readers import read_readers
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.writing.sink import StagedList, attempt_name
@@ -381,3 +383,19 @@ def test_owners_that_a_version_before_has_noted_without_a_life_count(
     as_("victim").subscribe({queue: "earliest"}, "mail")
     assert direct.run(queue, without_life()) == 1
     assert as_("victim").subscribe({queue: "latest"}, "mail") == {queue: 0}
+
+
+def test_a_reader_of_a_peer_is_named_by_its_secret(
+    direct: RedisStore, as_: As, fresh: Fresh
+) -> None:
+    queue = filled(direct, fresh("open"), [b"1", b"2"]).queue
+    token = my_token()
+    assert as_("billing").lease([queue], "billing", token, {}) == {queue: token}
+    assert as_("billing").subscribe({queue: "earliest"}, "billing") == {queue: 0}
+    [found] = direct._run(queue, read_readers([direct.keys(queue)]))
+    assert (found.kind, found.name, found.held, found.behind) == ("federation", "billing", True, 2)
+    assert found.record is not None
+    assert found.record.pid == os.getpid()
+    assert as_("billing").keep_alive([queue], "billing", token) == {queue: 1}
+    [renewed] = direct._run(queue, read_readers([direct.keys(queue)]))
+    assert renewed.records[0].seen_ms >= found.records[0].seen_ms

@@ -25,6 +25,7 @@ from busmq_spark.reading import (
     offsets,
     range_reader,
     reader_operations,
+    reader_record,
     times_of_ids,
 )
 from busmq_spark.redis_io import (
@@ -190,6 +191,9 @@ def _of_streams() -> dict[str, int]:
         "maxUnpackedRanges": batch_planner.MAX_UNPACKED_RANGES,
         "rowsPerPackedTask": batch_planner.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,
+        "queuesPerAnnouncement": reader_operations.QUEUES_PER_ANNOUNCEMENT,
+        "readerRecordBytes": reader_record.RECORD_BYTES,
+        "readerMaxText": reader_record.MAX_TEXT,
         "rowsPerRecordBatch": compat.ROWS_PER_RECORD_BATCH,
         "maxShownCharacters": committer.MAX_SHOWN_CHARACTERS,
     }

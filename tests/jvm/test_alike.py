@@ -4,6 +4,7 @@ can drift from the other.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import fields
@@ -15,9 +16,12 @@ from busmq_spark.errors import ConfigError, UnreadBacklog
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
 from busmq_spark.queue import scripts
+from busmq_spark.reading.reader_record import RECORD_BYTES, ReaderRecord, describe_reader
 from busmq_spark.redis_io import urls as urls_module
 from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.redis_io.lease_token import describe_holder
 from busmq_spark.starting_offsets import AtTime
+from tests.core.test_reader_record import GOLDEN as RECORDS
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
 from tests.redis_io import url_table
@@ -267,6 +271,21 @@ def test_details_are_put_into_a_template_in_the_same_way(probe: Probe, queue: st
     assert probe("error", "", kind="UNREAD_BACKLOG", details=details) == str(
         UnreadBacklog(**details)
     )
+
+
+@pytest.mark.parametrize("case", RECORDS, ids=[case["what"] for case in RECORDS])
+def test_a_reader_has_the_same_record_and_the_same_description(
+    probe: Probe, case: dict[str, dict[str, Any]]
+) -> None:
+    found = probe("record", "", facts=case["facts"])
+    assert json.loads(found) == case["json"]
+    assert len(found.encode()) <= RECORD_BYTES
+    record, token = ReaderRecord(**case["facts"], app="app-1"), "ab|elsewhere|7.1"
+    stored = f"1:2:3:;4:5:6 {record.encode()}"
+    mine = ReaderRecord.decode(record.encode())
+    known = mine if mine is not None and mine.id == "ab" else None
+    expected = describe_reader(token, known, describe_holder)
+    assert probe("reader", token, stored=stored) == expected
 
 
 @pytest.mark.parametrize("name", sorted(scripts.script_names()))

@@ -44,8 +44,9 @@ from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
 from busmq_spark.queue.retention import read_retention
 from busmq_spark.reading import reader_operations
+from busmq_spark.reading.readers import describe_holder_of
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead
+from busmq_spark.redis_io.lease_token import LEASE_MS, describe_holder, is_dead
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.retry import LinkRetry, Pauses
 
@@ -61,6 +62,9 @@ class Consumption(BaseConsumption):
     """The messages of one queue, for one task. Begins with the first message asked for."""
 
     _queue: LocalQueue
+
+    names_holder = True
+    """Whether an error names the other reader; a peer of a federation server must not learn it."""
 
     def __init__(self, queue: LocalQueue, options: ConsumeOptions) -> None:
         super().__init__(options)
@@ -301,9 +305,11 @@ class Consumption(BaseConsumption):
                 continue  # replaced at once, also by those who do not wait
             if not self._options.wait:
                 remedy = "Stop that one, or consume with wait=True to take over when it ends"
-                raise QueueBusy(
-                    queue=queue.name, found="has a reliable consumer already", remedy=remedy
-                )
+                found = "has a reliable consumer already"
+                if self.names_holder:
+                    flow = describe_holder_of(queue.keys, "", holder, describe_holder)
+                    found += f" ({await queue.run(flow)})"
+                raise QueueBusy(queue=queue.name, found=found, remedy=remedy)
             await self._sleep_unless_woken(LEASE_POLL_S)
 
     async def _renew_lost_lease(self) -> None:
@@ -314,7 +320,14 @@ class Consumption(BaseConsumption):
     async def _request_lease(self, dead: str) -> str | None:
         """The reply names the present holder; return None when stopped."""
         found = await self._run_with_retries(
-            lambda: reader_operations.lease([self._queue.keys], "", self._token, LEASE_MS, [dead])
+            lambda: reader_operations.lease(
+                [self._queue.keys],
+                "",
+                self._token,
+                LEASE_MS,
+                [dead],
+                self._queue.bus.keep_alive.announcement(),
+            )
         )
         return found[0] if found else None
 

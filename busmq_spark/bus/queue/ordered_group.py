@@ -47,7 +47,10 @@ from busmq_spark.errors import (
 from busmq_spark.queue import queue as queue_flows
 from busmq_spark.queue.message import CHUNK_MESSAGES, Message
 from busmq_spark.reading import reader_operations, reader_subscriptions
-from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
+from busmq_spark.reading.reader_record import Announcement, lease_field
+from busmq_spark.reading.readers import describe_holder_of
+from busmq_spark.redis_io.lease_token import LEASE_MS, describe_holder, is_dead, my_token
+from busmq_spark.redis_io.reader_announcer import ReaderAnnouncer
 from busmq_spark.redis_io.retry import Pauses
 
 if TYPE_CHECKING:
@@ -69,12 +72,18 @@ class OrderedGroup(BaseGroup):
     ``await group.ack(batch)``.
     """
 
+    _kind = "ordered"
+    """Of its record beside the lease."""
+
     def __init__(self, queue: LocalQueue, name: str, start: str | int) -> None:
         super().__init__(queue, name, start)
         self._token = my_token()
+        self._announcer = ReaderAnnouncer(self._kind, self._token)
         self._renewed = float("-inf")
         """The time of the last renewal of the lease, by the monotonic clock."""
         self._renewing: asyncio.Task[None] | None = None
+        self._other = ""
+        """The token of another holder, when the lease was last asked for."""
         self._position = self._acked = 0
         self._marks: dict[int, str] = {}
         """Fingerprints of the last messages of batches that were handed out, by id."""
@@ -158,9 +167,12 @@ class OrderedGroup(BaseGroup):
             remedy = (
                 "Read on with batches(), which waits for it, and hands out again what is not acked"
             )
+            who = await self._run(
+                describe_holder_of(self.queue.keys, self.name, self._other, describe_holder)
+            )
             raise QueueBusy(
                 queue=self.queue.name,
-                found=f"is read by another as group {self.name!r}",
+                found=f"is read by another as group {self.name!r} ({who})",
                 remedy=remedy,
             )
         if last > self._position or (again and last <= self._acked):
@@ -181,7 +193,12 @@ class OrderedGroup(BaseGroup):
             )
         self._on_acked(last)
 
+    @property
+    def _said(self) -> Announcement:
+        return self._announcer.announcement(lease_field(self.name))
+
     def _on_acked(self, last: int) -> None:
+        self._announcer.note_committed(max(0, last - max(self._acked, 0)))
         self._acked = max(self._acked, last)
         self._in_hand.changed.set()
         log.debug("queue %r, group %r: acked up to id %d", *self._log_names, last)
@@ -207,7 +224,7 @@ class OrderedGroup(BaseGroup):
             return True
         keys, began = self.queue.keys, time.monotonic()
         [holder] = await self._run(
-            reader_operations.lease([keys], self.name, self._token, LEASE_MS, [""])
+            reader_operations.lease([keys], self.name, self._token, LEASE_MS, [""], self._said)
         )
         if holder != self._token:
             self._acked = (
@@ -215,9 +232,12 @@ class OrderedGroup(BaseGroup):
             )  # messages that were handed out here and not acked come again, whatever it has acked
             if is_dead(holder):
                 [holder] = await self._run(
-                    reader_operations.lease([keys], self.name, self._token, LEASE_MS, [holder])
+                    reader_operations.lease(
+                        [keys], self.name, self._token, LEASE_MS, [holder], self._said
+                    )
                 )
         if holder != self._token:
+            self._other = holder
             return False
         await self._register()
         self._renewed = began
@@ -250,6 +270,7 @@ class OrderedGroup(BaseGroup):
             if not self.holds or not self._running:
                 return []
             if found.messages:
+                self._announcer.note_planned(len(found.messages))
                 self._position = found.messages[-1].id
                 self._marks[self._position] = reader_operations.fingerprint(
                     found.messages[-1].value
@@ -276,7 +297,7 @@ class OrderedGroup(BaseGroup):
                 with suppress(BusError):  # the next time, or else the lease ends
                     [alive] = await self.queue.run(
                         reader_operations.keep_alive(
-                            [self.queue.keys], self.name, self._token, LEASE_MS
+                            [self.queue.keys], self.name, self._token, LEASE_MS, self._said
                         )
                     )
                     self._renewed = began if alive > 0 else float("-inf")

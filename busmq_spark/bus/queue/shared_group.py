@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -45,9 +46,11 @@ from busmq_spark.queue.command_generators import Flow, slices
 from busmq_spark.queue.keys import check_name, is_subscription
 from busmq_spark.queue.message import CHUNK_MESSAGES, chunks
 from busmq_spark.queue.queue import clock_ms
+from busmq_spark.reading.reader_record import Announcement, shared_field
 from busmq_spark.reading.reader_subscriptions import register
-from busmq_spark.redis_io.lease_token import is_dead
+from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.reader_announcer import ReaderAnnouncer
 from busmq_spark.redis_io.retry import Pauses
 
 TRIES_USED_UP_REASON = "its lease ended, and so did its tries"
@@ -136,6 +139,8 @@ class SharedGroup(BaseGroup):
         entered.
         """
         self._held: dict[int, LeasedMessage] = {}
+        self._announcer = ReaderAnnouncer("shared", my_token())
+        self._announce_at = float("-inf")
         self._unanswered = ""  # the token of a lease call whose reply was not had
         self._dead_queue: LocalQueue | None = None
         self._attaching = asyncio.Lock()
@@ -412,13 +417,24 @@ class SharedGroup(BaseGroup):
                     most,
                     again=again,
                     apart=self._apart,
+                    said=self._announcement_if_due(),
                 )
             )
             self._unanswered = ""
+            if leased.deliveries:
+                self._announcer.note_planned(len(leased.deliveries))
             if leased.status == "no_group":
                 await self._register_anew()
             self._held.update({each.id: each for each in leased.deliveries})
         return leased
+
+    def _announcement_if_due(self) -> Announcement | None:
+        """The record of this holder, as often as other readers renew a lease."""
+        now = time.monotonic()
+        if now < self._announce_at:
+            return None
+        self._announce_at = now + LEASE_MS / 3000
+        return self._announcer.announcement(shared_field(self.name, self._announcer.id), LEASE_MS)
 
     async def _register_anew(self) -> None:
         if (await self.queue.metadata()).get("born") == self._born:
@@ -469,6 +485,8 @@ class SharedGroup(BaseGroup):
 
         found = await self._run_with_retries(send)
         results = found or [0] * len(some)
+        if action == "ack":
+            self._announcer.note_committed(results.count(1))
         for each in some if action != "extend" else ():
             if self._holds(each):
                 del self._held[each.id]

@@ -38,8 +38,8 @@ from busmq_spark.groups.topic import (
 )
 from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.keys import TopicKeys, server_index
-from busmq_spark.reading.lag import read_lags
 from busmq_spark.reading.reader_subscriptions import register
+from busmq_spark.reading.readers import read_readers
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
@@ -281,7 +281,9 @@ class BaseTopic(Handle):
             LinkLost: A server is away.
         """
         await self.attach()
-        found = await asyncio.gather(*(queue.run(read_lags([queue.keys])) for queue in self.queues))
+        found = await asyncio.gather(
+            *(queue.run(read_readers([queue.keys])) for queue in self.queues)
+        )
         return lags_by_group([each for part in found for each in part])
 
     async def seek(self, group: str, where: str | int) -> list[int]:

@@ -429,6 +429,7 @@ class OwnedPartitionMessages(list[Message]):
 class OwnedPartition(OrderedGroup):
     """Reads one partition for a member, as a task of the bus, from ``start`` to ``give_up``."""
 
+    _kind = "topic"
     _is_left_by_bus = False
 
     def __init__(self, member: Member, queue: TopicPartitionQueue, start: str | int) -> None:

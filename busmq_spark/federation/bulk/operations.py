@@ -441,7 +441,10 @@ OPERATIONS = {
         ),
         RpcOperation.of(ReadStore.subscriptions, CONSUME, "metadata acks owners", RpcTarget.PEER),
         RpcOperation.of(
-            ReadStore.lease, rights_to_consume, "metadata acks owners lease", RpcTarget.PEER
+            ReadStore.lease,
+            rights_to_consume,
+            "metadata messages msgid toack acks owners lease readers",
+            RpcTarget.PEER,
         ),
         RpcOperation.of(
             ReadStore.holders, rights_to_consume, "metadata acks owners lease", RpcTarget.PEER
@@ -449,7 +452,7 @@ OPERATIONS = {
         RpcOperation.of(
             ReadStore.keep_alive,
             rights_to_keep_alive,
-            "metadata messages msgid toack acks sinks clock bytes owners lease",
+            "metadata messages msgid toack acks sinks clock bytes owners lease readers",
             RpcTarget.PEER,
         ),
         RpcOperation.of(ReadStore.traces, BROWSE, "metadata toack available"),

@@ -36,6 +36,7 @@ from busmq_spark.queue.keys import federated_prefix, is_subscription, sink_of
 from busmq_spark.queue.message import CHUNK_MESSAGES, Position
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult
 from busmq_spark.reading.reader_operations import AckResult
+from busmq_spark.reading.reader_record import Announcement, ReaderRecord, id_of, lease_field
 from busmq_spark.routing.event_patterns import check_key
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
@@ -157,9 +158,9 @@ class BulkRpcHandler:
             )
         self._claim_subscription(queues, subscription)
         ours = {queue: f"{self._mark}{holder}" for queue, holder in dead.items() if holder}
-        return self._hide_other_holders(
-            self.store.lease(queues, subscription, f"{self._mark}{token}", ours)
-        )
+        own = f"{self._mark}{token}"
+        said = self._announcement(subscription, own)
+        return self._hide_other_holders(self.store.lease(queues, subscription, own, ours, said))
 
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
         """Return the holders of a subscription that the peer may use; the name of another peer's
@@ -173,7 +174,21 @@ class BulkRpcHandler:
         if not token:
             return self.store.keep_alive(queues, "", "")
         self._claim_subscription(queues, subscription)
-        return self.store.keep_alive(queues, subscription, f"{self._mark}{token}")
+        own = f"{self._mark}{token}"
+        said = self._announcement(subscription, own)
+        return self.store.keep_alive(queues, subscription, own, said)
+
+    def _announcement(self, subscription: str, token: str) -> Announcement:
+        """The record of a reader of the peer: the name of its secret, and what the token tells."""
+        pid = f"{token}||".split("|")[2].partition(".")[0]
+        record = ReaderRecord(
+            kind="federation",
+            name=self._identity.name,
+            id=id_of(token),
+            pid=int(pid) if re.fullmatch("[0-9]{1,9}", pid) else None,
+            at=int(1000 * time.time()),
+        )
+        return Announcement(lease_field(subscription), record.encode())
 
     def _hide_other_holders(self, holders: Mapping[str, str]) -> dict[str, str]:
         return {

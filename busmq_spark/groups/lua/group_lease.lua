@@ -1,12 +1,13 @@
 -- Lease messages of a shared group: those that are due again first (their lease has ended, or their
 -- redelivery has come), then new ones.
--- KEYS metadata messages acks group due tries runs
--- ARGV token most room ttl_s again lease_ms apart
+-- KEYS metadata messages acks group due tries runs [msgid readers]
+-- ARGV token most room ttl_s again lease_ms apart [field record hold]
 --      token: names the messages of this call, unique for ever. again 1: a call with this token may
 --      have been executed and its reply lost: the result is the messages that it leased, and no
 --      others. lease_ms: the default for a group without its own. apart 1: each message has a lease
 --      of its own, since each is
---      settled by itself: then that costs less, and leasing costs more
+--      settled by itself: then that costs less, and leasing costs more. field, record, hold: of
+--      the holder, as in include/announce.lua; it counts as present for the time of a lease, too
 -- Result {status, now, wait, gone, {id, try, first, value, value ...} ...}. status: ok | paused |
 --        missing (no such queue) | no_group (the group is of another life of the queue, or there is
 --        none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be.
@@ -19,7 +20,7 @@
 -- @include run
 -- @include leases
 local token, most, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local metadata, messages, acks, group, due, tries, runs = unpack(KEYS)
+local metadata, messages, acks, group, due, tries, runs = unpack(KEYS, 1, 7)
 local known = redis.call('HMGET', metadata, 'ttl', 'born')
 if not known[1] then return {'missing'} end
 local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next', 'lease_ms', 'limit',
@@ -139,4 +140,10 @@ local next_due = math.min(tonumber(lease_end or nil) or math.huge, later and -to
 if next_due < math.huge then out[3] = next_due - now end
 out[4] = gone
 book.close()
+if ARGV[9] then
+  -- @include announce
+  local q = {metadata = metadata, messages = messages, msgid = KEYS[8], acks = acks,
+      readers = KEYS[9]}
+  announce(q, ARGV[8], ARGV[9], math.max(ARGV[10], tonumber(set[5] or ARGV[6])), newest)
+end
 return out

@@ -32,6 +32,7 @@ from busmq_spark.reading.batch_planner import (
 )
 from busmq_spark.reading.loss import Loss, count_messages_to_delete, loss_between
 from busmq_spark.reading.reader_operations import UNKNOWN_ID, AckResult
+from busmq_spark.reading.reader_record import lease_field
 from busmq_spark.redis_io import optional_commands
 from busmq_spark.redis_io.lease_token import (
     LEASE_MS,
@@ -43,6 +44,7 @@ from busmq_spark.redis_io.lease_token import (
     this_machine,
 )
 from busmq_spark.redis_io.queue_location import no_pause
+from busmq_spark.redis_io.reader_announcer import ReaderAnnouncer
 from busmq_spark.spark.read.reader_threads import QueueDiscoveryThread, ReaderKeepAlive
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.starting_offsets import OffsetBound
@@ -104,8 +106,12 @@ class StreamQueueAcquirer:
         self._options = options
         self._push_listeners = push_listeners
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
+        self.announcer = ReaderAnnouncer("query", self._token)
+        self._announce_with(store)
         self._keep_alive = ReaderKeepAlive(
-            lambda: planning_store(options, quiet=True), options.subscription, self._token
+            lambda: self._announce_with(planning_store(options, quiet=True)),
+            options.subscription,
+            self._token,
         )
         self.siblings = SelfJoinReaders(options, self._token)
         self.siblings.register()
@@ -195,9 +201,15 @@ class StreamQueueAcquirer:
         own = {queue: ttl_s for queue, ttl_s in ttls.items() if queue not in self._shared_leases}
         self._keep_alive.add_queues(own, self.store.failure_domains(own))
 
+    def _announce_with(self, store: PlanningStore) -> PlanningStore:
+        """Let the store say with each renewal of a lease who reads."""
+        if self._token and (own := redis_store_of(store)):
+            field = lease_field(self._options.subscription)
+            own.announcement = lambda: self.announcer.announcement(field)
+        return store
+
     def _check_eviction_policies(self) -> None:
-        own = self.store.redis_store if isinstance(self.store, MultiSourceStore) else self.store
-        if isinstance(own, RedisStore):
+        if own := redis_store_of(self.store):
             optional_commands.check_eviction_policies(
                 own.eviction_policies(), required=self._options.require_no_eviction
             )
@@ -243,7 +255,8 @@ class StreamQueueAcquirer:
         Redis for longer than its lease).
         """
         if queue := self._keep_alive.taken_queue:
-            raise busy_error(queue, self._other_holder(queue), self._options.subscription)
+            holder = self._other_holder(queue)
+            raise busy_error(self.store, queue, holder, self._options.subscription)
 
     def held_queues(self, sources: Collection[str]) -> AcquiredQueues:
         """Return the facts about the queues for the planner. ``sources`` are those of the
@@ -334,9 +347,10 @@ class StreamQueueAcquirer:
             holders = self.store.holders(queues, "")
             for queue, holder in holders.items():
                 if holder and not is_dead(holder):
+                    who = _describe_other(self.store, queue, "", holder)
                     raise QueueBusy(
                         queue=display_name(queue),
-                        found="is read by a query without a subscription",
+                        found=f"is read by a query without a subscription ({who})",
                         remedy=(
                             "That query would lose messages to this one: stop it, or give it an"
                             " option 'subscription' of its own"
@@ -500,7 +514,7 @@ class StreamQueueAcquirer:
         if holder := self._other_holder(
             queue
         ):  # a second driver of this query: it has read on, and nothing is lost
-            return busy_error(queue, holder, self._options.subscription)
+            return busy_error(self.store, queue, holder, self._options.subscription)
         listening = 1 if queue in self.queues else 0
         traces = self.store.traces(queue)
         if (
@@ -651,11 +665,26 @@ def acquire_leases(
             if time.monotonic() - started > (
                 STOPPING_READER_GRACE_S if here else LEASE_MS / 1000 + STOPPING_READER_GRACE_S
             ):
-                raise busy_error(*next(iter(others.items())), subscription)
+                raise busy_error(store, *next(iter(others.items())), subscription)
             time.sleep(LEASE_RETRY_PAUSE_S)
 
 
-def busy_error(queue: str, holder: str, subscription: str) -> QueueBusy:
+def redis_store_of(store: ReadStore) -> RedisStore | None:
+    """Return the store of Redis itself, where the query reads from Redis."""
+    own = store.redis_store if isinstance(store, MultiSourceStore) else store
+    return own if isinstance(own, RedisStore) else None
+
+
+def _describe_other(store: ReadStore, queue: str, subscription: str, holder: str) -> str:
+    """Describe the holder of a lease, by its record where this is in Redis itself."""
+    source, name = split_name(queue)
+    own = redis_store_of(store)
+    if own is None or source:
+        return describe_holder(holder)
+    return own.describe_holder(name, subscription, holder)
+
+
+def busy_error(store: ReadStore, queue: str, holder: str, subscription: str) -> QueueBusy:
     """The error for a queue that another query reads; ``holder`` is its token, '' where it has gone
     meanwhile.
     """
@@ -664,7 +693,7 @@ def busy_error(queue: str, holder: str, subscription: str) -> QueueBusy:
         if subscription
         else "is read by another query"
     )
-    what += f" ({describe_holder(holder)})" if holder else ""
+    what += f" ({_describe_other(store, queue, subscription, holder)})" if holder else ""
     remedy = (
         "Stop that query, or give each query its own option 'subscription', or read with ack=none"
     )

@@ -41,7 +41,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -99,6 +100,16 @@ class StreamingQueryPlanner:
         self._compared = False
         """Whether the queues of the checkpoint were compared with those of the options."""
 
+    @contextmanager
+    def noting_errors(self) -> Iterator[None]:
+        """An error goes into the record of the reader, and on to Spark."""
+        try:
+            yield
+        except Exception as error:
+            if self.stream_queues:
+                self.stream_queues.announcer.note_error(error)
+            raise
+
     def latest_offset(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         """Return the end of the next batch; return None while a link cannot be reached whose
         positions an unread checkpoint may have.
@@ -111,6 +122,7 @@ class StreamingQueryPlanner:
         self._compared |= is_first and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
         queues = self._acquire_stream_queues(begin, sources)
+        queues.announcer.own = {queue: position.last for queue, position in begin.items()}
         self._times.note_new_times(self.planner.last_ids, queues.store)
         self._acks_put_off = not self._acks.ack_start(start, begin, queues)
         held = queues.held_queues(sources)
@@ -129,6 +141,7 @@ class StreamingQueryPlanner:
         if self._timed:
             self._times.note_new_times(self.planner.last_ids, queues.store, at_once=True)
         self._planned = end
+        queues.announcer.note_planned(_rows_between(begin, positions))
         self._idle.end()
         return end
 
@@ -250,8 +263,12 @@ class StreamingQueryPlanner:
         """Acknowledge a batch that is in the commit log."""
         end = self._offsets.canonical(end)
         done = self._offsets.decode(end)
-        self._acks.ack_end(
-            end, done, self._acquire_stream_queues(done, {"", *self._options.sources})
+        queues = self._acquire_stream_queues(done, {"", *self._options.sources})
+        before = queues.announcer.own
+        queues.announcer.own = {**before, **{queue: at.last for queue, at in done.items()}}
+        self._acks.ack_end(end, done, queues)
+        queues.announcer.note_committed(
+            sum(max(0, at.last - before.get(queue, at.last)) for queue, at in done.items())
         )
 
     def stop(self) -> None:
@@ -358,6 +375,14 @@ def is_planned_without_checkpoint(before: Position, end: Position) -> bool:
 
 def _now_ms() -> int:
     return int(1000 * time.monotonic())
+
+
+def _rows_between(begin: Mapping[str, Position], end: Mapping[str, Position]) -> int:
+    """The rows of a batch, where ids have no holes; a queue that enters counts from its start."""
+    return sum(
+        max(0, at.last - (begin[queue].last if queue in begin else at.start or 0))
+        for queue, at in end.items()
+    )
 
 
 PREFETCHED_BYTES = 4 * 1024 * 1024

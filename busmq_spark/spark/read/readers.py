@@ -229,10 +229,11 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         """
         planning = self._planning
         freeze_imports()
-        if (found := planning.latest_offset(start, limit)) is None:
-            log.warning(WAITS_FOR_LINKS_REASON)
-            while (found := planning.latest_offset(start, limit)) is None:
-                time.sleep(BLIND_PROBE_PAUSE_S)
+        with planning.noting_errors():
+            if (found := planning.latest_offset(start, limit)) is None:
+                log.warning(WAITS_FOR_LINKS_REASON)
+                while (found := planning.latest_offset(start, limit)) is None:
+                    time.sleep(BLIND_PROBE_PAUSE_S)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -244,10 +245,12 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planning = self._planning
         freeze_imports()
-        return planning.partitions(start, end)
+        with planning.noting_errors():
+            return planning.partitions(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._planning.commit(end)
+        with self._planning.noting_errors():
+            self._planning.commit(end)
 
     def stop(self) -> None:
         """Spark rarely calls this, so nothing depends on it: leases and threads end by

@@ -203,6 +203,7 @@ class ServedQueue(ServedObject):
         keywords = consume_keywords(call.options)
         keywords["prefetch"] = SERVED_PREFETCH
         consumption = self._queue.consume(**keywords)
+        consumption.names_holder = False
         work = self._consume(
             consumption, throttle if isinstance(throttle, DnodeCallbackRef) else None
         )

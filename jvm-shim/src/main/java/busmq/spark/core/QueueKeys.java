@@ -101,6 +101,11 @@ public record QueueKeys(String name, boolean cluster) {
         return List.of(metadata(), messages(), msgid(), toack(), acks(), sinks(), clock(), bytes());
     }
 
+    /** Hash: reader → its record and the last looks at its position (include/announce.lua). */
+    public String readers() {
+        return base() + ":readers";
+    }
+
     /** String with a ttl: which query reads this queue, or this subscription of it. */
     public String lease(String subscription) {
         return base() + ":lease:" + subscription;

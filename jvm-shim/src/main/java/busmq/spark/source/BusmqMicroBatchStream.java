@@ -88,6 +88,7 @@ final class BusmqMicroBatchStream
     private final StructType schema;
     private final QueueSelection queueNames;
     private final SelfJoinReaders siblings;
+    private final ReaderAnnouncer announcer;
     private final IdTimeRecorder timeNotes = new IdTimeRecorder();
     private final QueryLagMeter queryLag = new QueryLagMeter();
     private final OffsetCodec offsetCodec = new OffsetCodec();
@@ -116,6 +117,7 @@ final class BusmqMicroBatchStream
         this.schema = schema;
         queueNames = new QueueSelection(options);
         siblings = SelfJoinReaders.register(folder, options, queueNames::includes);
+        announcer = new ReaderAnnouncer(options.subscription(), siblings.token(), folder);
         checkpointIsTemporary = TEMPORARY_CHECKPOINT.matcher(folder).matches();
     }
 
@@ -163,10 +165,20 @@ final class BusmqMicroBatchStream
 
     @Override
     public synchronized Offset latestOffset(Offset start, ReadLimit limit) {
+        try {
+            return planLatestOffset(start, limit);
+        } catch (RuntimeException error) {
+            announcer.noteError(error);
+            throw error;
+        }
+    }
+
+    private Offset planLatestOffset(Offset start, ReadLimit limit) {
         String at = start.json();
         Map<String, Position> begin = offsetCodec.decode(at);
         boolean isFirstBatch = at.equals(OffsetJson.INITIAL);
         acquireQueues(begin, Map.of(), isFirstBatch);
+        announcer.noteFinished(begin);
         timeNotes.noteNewTimes(planner, streamQueues.store);
         acks.throwRefusal();
         if (realTime) {
@@ -189,6 +201,7 @@ final class BusmqMicroBatchStream
             timeNotes.noteNewTimes(planner, streamQueues.store, true);
         }
         lastPlanned = offsetCodec.encode(ends);
+        announcer.notePlanned(begin, ends);
         idleSince = null;
         return new BusOffset(lastPlanned);
     }
@@ -342,6 +355,7 @@ final class BusmqMicroBatchStream
         Map<String, Position> done = offsetCodec.decode(end.json());
         lastCommitted = end.json();
         acquireQueues(done, Map.of(), false);
+        announcer.noteCommitted(done);
         if (realTime) {
             acks.ackInThread(done);
         } else {
@@ -454,7 +468,7 @@ final class BusmqMicroBatchStream
     }
 
     private void createPlannerAndAcks(Set<String> known) {
-        streamQueues = new StreamQueueAcquirer(options, siblings);
+        streamQueues = new StreamQueueAcquirer(options, siblings, announcer::announcement);
         planner = new BatchPlanner(options, streamQueues);
         realTimePlan = new RealTimePlan(options);
         acks = new QueryAcks(options, streamQueues);

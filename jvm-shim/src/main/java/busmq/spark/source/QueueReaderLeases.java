@@ -62,7 +62,7 @@ final class QueueReaderLeases {
                                 : ReadStore.LEASE_MS + STOPPING_READER_GRACE_MS)) {
                     Map.Entry<String, String> other =
                             others.entrySet().iterator().next();
-                    throw busyError(other.getKey(), other.getValue(), subscription);
+                    throw busyError(store, other.getKey(), other.getValue(), subscription);
                 }
                 pauseBeforeRetry();
             }
@@ -92,10 +92,13 @@ final class QueueReaderLeases {
      * The error for a queue that another query reads; {@code holder} is its token, empty where it
      * has gone meanwhile.
      */
-    static BusException busyError(String queue, String holder, String subscription) {
+    static BusException busyError(
+            ReadStore store, String queue, String holder, String subscription) {
         String found = "is read by another query"
                 + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
-                + (holder.isEmpty() ? "" : " (" + LeaseHolderToken.describeHolder(holder) + ")");
+                + (holder.isEmpty()
+                        ? ""
+                        : " (" + store.describeHolder(queue, subscription, holder) + ")");
         return BusException.of(
                 ErrorKind.QUEUE_BUSY,
                 "queue",

@@ -4,10 +4,12 @@ import busmq.spark.BusException;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.FailureDomain;
 import busmq.spark.store.ReadStore;
+import busmq.spark.store.ReaderRecord;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -23,11 +25,16 @@ final class ReaderKeepAlive implements AutoCloseable {
 
     private final ReadOptions options;
     private final String token;
+    private final Supplier<ReaderRecord.Announcement> announcement;
     private final Map<FailureDomain, KeepAliveThread> threads = new HashMap<>();
     private boolean stopped;
     private volatile String takenQueue;
 
-    ReaderKeepAlive(ReadOptions options, String token) {
+    ReaderKeepAlive(
+            ReadOptions options,
+            String token,
+            Supplier<ReaderRecord.Announcement> announcement) {
+        this.announcement = announcement;
         this.options = options;
         this.token = token;
     }
@@ -105,6 +112,7 @@ final class ReaderKeepAlive implements AutoCloseable {
         @Override
         public void run() {
             try (ReadStore store = new ReadStore(options.redis())) {
+                store.announceWith(announcement);
                 Map<String, Long> watched = awaitQueues(0);
                 while (watched != null) {
                     touchQueues(store, watched);

@@ -18,6 +18,7 @@ import busmq.spark.store.AttachResult;
 import busmq.spark.store.EvictionCheck;
 import busmq.spark.store.LeaseHolderToken;
 import busmq.spark.store.ReadStore;
+import busmq.spark.store.ReaderRecord;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -26,6 +27,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.SortedSet;
 import java.util.TreeSet;
+import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -61,12 +63,16 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     private final String token;
     private final ReaderKeepAlive keepAlive;
 
-    StreamQueueAcquirer(ReadOptions options, SelfJoinReaders siblings) {
+    StreamQueueAcquirer(
+            ReadOptions options,
+            SelfJoinReaders siblings,
+            Supplier<ReaderRecord.Announcement> announcement) {
         this.options = options;
         this.siblings = siblings;
         store = new ReadStore(options.redis());
         token = siblings.token();
-        keepAlive = new ReaderKeepAlive(options, token);
+        store.announceWith(announcement);
+        keepAlive = new ReaderKeepAlive(options, token, announcement);
     }
 
     /** The queues that are held. */
@@ -206,7 +212,8 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     void raiseIfTaken() {
         String queue = keepAlive.takenQueue();
         if (queue != null) {
-            throw QueueReaderLeases.busyError(queue, otherHolder(queue), options.subscription());
+            throw QueueReaderLeases.busyError(
+                    store, queue, otherHolder(queue), options.subscription());
         }
     }
 
@@ -352,7 +359,8 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
             if (!holder.isEmpty() && !LeaseHolderToken.isDead(holder)) {
                 throw busyError(
                         queue,
-                        "is read by a query without a subscription",
+                        "is read by a query without a subscription ("
+                                + store.describeHolder(queue, "", holder) + ")",
                         "That query would lose messages to this one: stop it, or give it an option"
                                 + " 'subscription' of its own");
             }
@@ -494,7 +502,7 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         String holder = otherHolder(queue);
         // A second driver of this query has read on; nothing is lost.
         if (!holder.isEmpty()) {
-            return QueueReaderLeases.busyError(queue, holder, options.subscription());
+            return QueueReaderLeases.busyError(store, queue, holder, options.subscription());
         }
         boolean acked = at != null
                 && loss.kind().equals("removed")

@@ -31,6 +31,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.function.Supplier;
 import java.util.stream.Collectors;
 
 /**
@@ -59,6 +60,9 @@ public final class ReadStore extends BaseRedisStore {
     /** Known times of a queue in one call. */
     static final int PAIRS_PER_CALL = SharedPythonConstants.intNumber("pairsPerCall");
 
+    private static final int QUEUES_PER_ANNOUNCEMENT =
+            SharedPythonConstants.intNumber("queuesPerAnnouncement");
+
     private static final int MIN_PAIRS_PER_QUEUE =
             SharedPythonConstants.intNumber("minPairsPerQueue");
     private static final int MAX_PAIRS_PER_QUESTION =
@@ -80,11 +84,19 @@ public final class ReadStore extends BaseRedisStore {
     private final TopicPartitionLocator topics;
     private final Map<String, Integer> ownListeners = new HashMap<>();
 
+    /** Makes the record that is stored with each renewal of a lease; null where none is. */
+    private Supplier<ReaderRecord.Announcement> announcement;
+
     /** Nothing is connected yet. */
     public ReadStore(RedisOptions options) {
         super(options);
         this.options = options;
         topics = new TopicPartitionLocator(links, cluster);
+    }
+
+    /** Store a record with each renewal of a lease from now on. */
+    public void announceWith(Supplier<ReaderRecord.Announcement> made) {
+        announcement = made;
     }
 
     /**
@@ -498,13 +510,33 @@ public final class ReadStore extends BaseRedisStore {
         return askAbout(
                 queues,
                 1,
-                part -> RedisCall.script(
-                        "lease",
-                        List.of(keys(part.get(0)).lease(subscription)),
-                        token,
-                        LEASE_MS,
-                        dead.getOrDefault(part.get(0), "")),
+                part -> leaseCall(part.get(0), subscription, token, dead),
                 (reply, at, queue) -> text(reply));
+    }
+
+    private RedisCall leaseCall(
+            String queue, String subscription, String token, Map<String, String> dead) {
+        QueueKeys keys = keys(queue);
+        String gone = dead.getOrDefault(queue, "");
+        if (announcement == null) {
+            return RedisCall.script(
+                    "lease", List.of(keys.lease(subscription)), token, LEASE_MS, gone);
+        }
+        List<String> names = new ArrayList<>(List.of(keys.lease(subscription)));
+        names.addAll(keys.peerKeys());
+        names.addAll(List.of(keys.acks(), keys.readers()));
+        ReaderRecord.Announcement said = announcement.get();
+        Object own = said.own().containsKey(queue) ? said.own().get(queue) : "";
+        return RedisCall.script(
+                "lease", names, token, LEASE_MS, gone, said.field(), said.record(), LEASE_MS, own);
+    }
+
+    /** Return a description of the holder of a lease, for people. */
+    public String describeHolder(String queue, String subscription, String token) {
+        Object stored = linkOf(queue)
+                .run(RedisCall.command(
+                        "HGET", keys(queue).readers(), ReaderRecord.leaseField(subscription)));
+        return ReaderRecord.describe(token, stored == null ? "" : text(stored));
     }
 
     /** Give leases up, where they are still the token's. */
@@ -532,21 +564,33 @@ public final class ReadStore extends BaseRedisStore {
      */
     public Map<String, Long> keepAlive(
             Collection<String> queues, String subscription, String token) {
+        ReaderRecord.Announcement said =
+                announcement == null || token.isEmpty() ? null : announcement.get();
         return askAbout(
                 queues,
-                QUEUES_PER_CALL,
+                said == null ? QUEUES_PER_CALL : QUEUES_PER_ANNOUNCEMENT,
                 part -> RedisCall.script(
                         "touch",
                         keysOf(part, keys -> {
                             List<String> all = new ArrayList<>(keys.all());
-                            all.add(keys.lease(subscription));
+                            all.addAll(List.of(keys.lease(subscription), keys.readers()));
                             return all;
                         }),
-                        token,
-                        token.isEmpty() ? 0 : LEASE_MS,
-                        MIN_RECORD_TTL_S,
-                        MAX_MESSAGES_PER_ACK),
+                        touchArguments(part, token, said)),
                 (reply, at, queue) -> (Long) list(reply).get(at));
+    }
+
+    private static Object[] touchArguments(
+            List<String> queues, String token, ReaderRecord.Announcement said) {
+        List<Object> found = new ArrayList<>(List.of(
+                token, token.isEmpty() ? 0 : LEASE_MS, MIN_RECORD_TTL_S, MAX_MESSAGES_PER_ACK));
+        if (said != null) {
+            found.addAll(List.of(said.field(), said.record(), LEASE_MS));
+            for (String queue : queues) {
+                found.add(said.own().containsKey(queue) ? said.own().get(queue) : "");
+            }
+        }
+        return found.toArray();
     }
 
     /**

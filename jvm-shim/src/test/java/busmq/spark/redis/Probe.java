@@ -8,6 +8,7 @@ import busmq.spark.options.RedisOptions;
 import busmq.spark.options.OffsetBound;
 import busmq.spark.options.OffsetsOption;
 import busmq.spark.options.WriteOptions;
+import busmq.spark.store.ReaderRecord;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
@@ -79,6 +80,8 @@ public final class Probe {
             case "write" -> fields(WriteOptions.parse(text(asked.get("options"))));
             case "servers" -> servers(asked.get("urls").asText());
             case "digest" -> Script.load(asked.get("script").asText()).digest();
+            case "record" -> ReaderRecord.encode(facts(asked.get("facts")));
+            case "reader" -> ReaderRecord.describe(name, asked.get("stored").asText());
             case "error" -> BusException.of(
                             ErrorKind.valueOf(asked.get("kind").asText()),
                             details(asked.get("details")))
@@ -199,5 +202,13 @@ public final class Probe {
                     .collect(ArrayList::new, ArrayList::add, ArrayList::addAll);
         }
         return reply instanceof byte[] raw ? new String(raw, StandardCharsets.UTF_8) : reply;
+    }
+
+    private static Map<String, Object> facts(JsonNode asked) {
+        Map<String, Object> found = new LinkedHashMap<>();
+        asked.fields().forEachRemaining(each -> found.put(
+                each.getKey(),
+                each.getValue().isInt() ? each.getValue().asInt() : each.getValue().asText()));
+        return found;
     }
 }
