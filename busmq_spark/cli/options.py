@@ -16,6 +16,7 @@ import typer
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import duration_s, one_of
 from busmq_spark.options import LAYOUTS, RedisOptions
+from busmq_spark.redis_io.urls import PasswordInFile
 
 JsonOption = Annotated[
     bool,
@@ -125,8 +126,14 @@ _OPTIONS: dict[str, Any] = {
     "user": _option(
         "--user",
         "BUSMQ_REDIS_USER",
-        "ACL user; its password is taken from BUSMQ_REDIS_PASSWORD.",
+        "ACL user; its password is taken from BUSMQ_REDIS_PASSWORD, or from a file.",
         "NAME",
+    ),
+    "password_file": _option(
+        "--password-file",
+        "BUSMQ_REDIS_PASSWORD_FILE",
+        "File with the password of Redis, as a mounted secret. Each connection reads it.",
+        "FILE",
     ),
     **_tls_options(""),
     "password": Annotated[
@@ -142,6 +149,7 @@ _FLAGS = {
     "tls_certificate": "--tls-cert",
     "tls_key": "--tls-key",
     "password": "--password",
+    "password_file": "--password-file",
 }
 _PREFIXED_TLS_OPTIONS = _tls_options("redis-")
 
@@ -193,6 +201,11 @@ def _make_redis_options(given: Mapping[str, str | None]) -> RedisOptions:
         if text == "":
             raise ConfigError(reason=f"{_FLAGS[name]} is empty; give a value, or leave it out")
     found = {name: text for name, text in given.items() if text is not None}
+    if path := found.pop("password_file", None):
+        if "password" in found:
+            reason = "--password-file and BUSMQ_REDIS_PASSWORD both give a password; leave one out"
+            raise ConfigError(reason=reason)
+        found["password"] = PasswordInFile(path)
     if "layout" in found:
         try:
             found["layout"] = one_of(*LAYOUTS)(found["layout"])

@@ -6,6 +6,7 @@ import secrets as randomness
 import signal
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,6 +40,19 @@ SecretsOption = Annotated[
         envvar="BUSMQ_FEDERATION_SECRETS",
         show_default=False,
         help="TOML file of secrets and what each of them may do.",
+    ),
+]
+SecretsFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--secrets-dir",
+        metavar="DIR",
+        envvar="BUSMQ_FEDERATION_SECRETS_DIR",
+        show_default=False,
+        help=(
+            "Folder with one file for each name of --secrets, which then has only the rights: the"
+            " secret of NAME is in the file NAME, the one before in NAME.previous."
+        ),
     ),
 ]
 ClientCaOption = Annotated[
@@ -105,6 +119,7 @@ class _ListenSettings:
     origins: tuple[str, ...]
     proxies: tuple[str, ...]
     secrets: Path | None
+    secrets_folder: Path | None
     files: tuple[Path | None, Path | None, Path | None]
     """PEM files for TLS: certificate, key, authorities of clients."""
     compression: bool
@@ -114,6 +129,22 @@ class _ListenSettings:
     @property
     def is_loopback(self) -> bool:
         return is_loopback(self.host)
+
+    def keyring(self) -> Keyring | None:
+        """Return the secrets as they are in the files now; None without --secrets."""
+        return Keyring.load(self.secrets, self.secrets_folder) if self.secrets else None
+
+    def versions(self) -> list[tuple[str, int, int, int]]:
+        """Return a value for each file that changes with the file."""
+        named = [path for path in (self.secrets, *self.files) if path is not None]
+        with suppress(OSError):
+            named += sorted(self.secrets_folder.iterdir()) if self.secrets_folder else []
+        found = []
+        for path in named:
+            with suppress(OSError):
+                now = path.stat()
+                found.append((str(path), now.st_ino, now.st_mtime_ns, now.st_size))
+        return found
 
 
 def serve(  # noqa: PLR0913  # the options of a command
@@ -125,6 +156,7 @@ def serve(  # noqa: PLR0913  # the options of a command
         str, typer.Option(help="The path of the bus; at any other there is nothing.")
     ] = "/bus",
     secrets: SecretsOption = None,
+    secrets_dir: SecretsFolderOption = None,
     certificate_file: Annotated[
         Path | None,
         typer.Option(
@@ -178,7 +210,8 @@ def serve(  # noqa: PLR0913  # the options of a command
     A client shows a secret when it connects. Without --secrets one is made for this run, and only
     this machine can connect. /livez, /readyz and /metrics (Prometheus) answer on the same port.
     SIGTERM refuses new connections, answers calls under way and lets every object detach before the
-    end. SIGHUP reads the secrets and certificates anew: peers whose secret has changed are cut off.
+    end. Files of secrets and certificates are read anew when they change, and at SIGHUP: peers
+    whose secret is gone are cut off. A name may have two secrets: secret = ["new", "old"].
 
     ```
     busmq serve
@@ -209,11 +242,19 @@ def serve(  # noqa: PLR0913  # the options of a command
         tuple(origin or ()),
         tuple(trust_proxy or ()),
         secrets,
+        secrets_dir,
         files,
         compression,
         audience,
         metrics_secret,
     )
+    if secrets_dir and not secrets:
+        raise ConfigError(
+            reason=(
+                "--secrets-dir is given without --secrets; expected both: the rights of each name"
+                " are in the file of --secrets"
+            )
+        )
     tls = make_tls_context(*files)
     limits = limits_with(limit or [])
     secret = None if secrets else randomness.token_urlsafe(24)
@@ -224,7 +265,7 @@ def serve(  # noqa: PLR0913  # the options of a command
                 " FILE, or listen on 127.0.0.1"
             )
         )
-    keyring = Keyring.load(secrets) if secrets else Keyring.single(str(secret))
+    keyring = place.keyring() or Keyring.single(str(secret))
     need_redis(redis)
     code = asyncio.run(_serve(out, redis, place, keyring, limits, secret, tls))
     if code:
@@ -271,17 +312,37 @@ async def _serve(  # noqa: PLR0913, PLR0917  # what the command was given
             loop.add_signal_handler(signal.SIGTERM, leave, False)
             loop.add_signal_handler(signal.SIGHUP, _reload, out, server, place)
             _print_welcome(out, server.url, place, keyring, secret, encrypted=tls is not None)
+            watching = asyncio.create_task(_reload_changed(out, server, place))
             interrupted = await ended
+            watching.cancel()
             out.note("Leaving: objects detach, peers are sent away.")
     return interrupted
+
+
+FILE_CHECK_PAUSE_S = 1.0
+"""Seconds between two looks at the files. A change is read when two looks in a row find the same,
+so that a file which is being written is not read half.
+"""
+
+
+async def _reload_changed(
+    out: CliOutput, server: "FederationServer", place: _ListenSettings
+) -> None:
+    """Read the files anew whenever one of them has changed."""
+    used = before = place.versions()
+    while True:
+        await asyncio.sleep(FILE_CHECK_PAUSE_S)
+        now = place.versions()
+        if now == before and now != used:
+            used = now
+            _reload(out, server, place)
+        before = now
 
 
 def _reload(out: CliOutput, server: "FederationServer", place: _ListenSettings) -> None:
     """Read the files anew; with one that cannot be used nothing changes."""
     try:
-        server.reload(
-            Keyring.load(place.secrets) if place.secrets else None, make_tls_context(*place.files)
-        )
+        server.reload(place.keyring(), make_tls_context(*place.files))
     except ConfigError as error:
         out.warn(f"nothing is reloaded: {error}")
     else:

@@ -6,7 +6,7 @@ import typer
 
 from busmq_spark.cli.options import JsonOption, parse_seconds
 from busmq_spark.cli.output import CliOutput
-from busmq_spark.cli.serve import AudienceOption, SecretsOption
+from busmq_spark.cli.serve import AudienceOption, SecretsFolderOption, SecretsOption
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.keyring import Keyring
 
@@ -25,6 +25,7 @@ def token(  # noqa: PLR0913  # the options of a command
     ],
     *,
     secrets: SecretsOption = None,
+    secrets_dir: SecretsFolderOption = None,
     expires: Annotated[
         str, typer.Option(metavar="TIME", help="How long it lets in: 90s, 15m, 12h, 7d.")
     ] = "1h",
@@ -66,7 +67,7 @@ def token(  # noqa: PLR0913  # the options of a command
 ) -> None:
     """Sign a token, which a peer shows instead of the secret until it expires.
 
-    A change of the secret ends all tokens signed with it.
+    A token ends with the secret that signed it. Of two secrets of a name the first one signs.
 
     ```
     busmq token reports --secrets secrets.toml --expires 12h --read 'orders-*'
@@ -89,7 +90,7 @@ def token(  # noqa: PLR0913  # the options of a command
     given |= {"events": events, "deny": deny}
     narrow = {verb: patterns for verb, patterns in given.items() if patterns}
     expires_s = parse_seconds(expires, "--expires")
-    keyring = Keyring.load(secrets)
+    keyring = Keyring.load(secrets, secrets_dir)
     if list(narrow) == ["deny"]:
         narrow |= {"read": ["*"], "write": ["*"], "admin": ["*"], "events": ["#"]}
     made = keyring.sign(name, expires_s, narrow or None, audience=audience)

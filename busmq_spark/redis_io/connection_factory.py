@@ -14,11 +14,12 @@ import redis.asyncio as aredis
 import redis.exceptions as rx
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
+from redis.credentials import CredentialProvider
 from redis.retry import Retry
 
 from busmq_spark.redis_io.event_loops import LoopTimeout
 from busmq_spark.redis_io.optional_commands import CONNECTION_NAME, tell_once
-from busmq_spark.redis_io.urls import RedisServerAddress
+from busmq_spark.redis_io.urls import PasswordInFile, RedisServerAddress
 
 CONNECT_TIMEOUT_S = 3.0
 _SET_NAME = ("CLIENT", "SETNAME", CONNECTION_NAME)
@@ -42,8 +43,7 @@ def connection_arguments(
 ) -> dict[str, Any]:
     """Constructor arguments of a redis-py connection."""
     common: dict[str, Any] = {
-        "username": server.user,
-        "password": server.password,
+        **_credentials(server),
         "socket_timeout": REPLY_TIMEOUT_S if reply_s is None else reply_s,
         "socket_connect_timeout": CONNECT_TIMEOUT_S if connect_s is None else connect_s,
         "protocol": 2,  # RESP3 brings nothing here and is parsed slower
@@ -57,6 +57,24 @@ def connection_arguments(
         return {**common, "path": server.path}
     common |= {"host": server.host, "port": server.port, "socket_keepalive": True}
     return {**common, **_tls_arguments(server)} if server.tls else common
+
+
+def _credentials(server: RedisServerAddress) -> dict[str, Any]:
+    if isinstance(server.password, PasswordInFile):
+        return {"credential_provider": _FileCredentials(server.user, server.password)}
+    return {"username": server.user, "password": server.password}
+
+
+class _FileCredentials(CredentialProvider):
+    """A login whose password is read for each connection."""
+
+    def __init__(self, user: str | None, password: PasswordInFile) -> None:
+        self._user, self._password = user, password
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """Called by redis-py when it has connected."""
+        password = self._password.read()
+        return (password,) if self._user is None else (self._user, password)
 
 
 def _tls_arguments(server: RedisServerAddress) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 from urllib.parse import unquote_to_bytes
 
 from busmq_spark.errors import ConfigError
@@ -51,6 +52,51 @@ class TlsFiles:
 
 
 SYSTEM_TLS_FILES = TlsFiles()
+
+
+class PasswordInFile(str):
+    """The password in a file, as it was read first. Each new connection reads the file again, so a
+    password can be changed while a program runs.
+    """
+
+    __slots__ = ("_path",)
+    _path: Path
+
+    def __new__(cls, path: str | Path) -> Self:
+        """Read the file. Raises ConfigError."""
+        found = super().__new__(cls, _read_password(Path(path)))
+        found._path = Path(path)
+        return found
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (str(self._path),)
+
+    def read(self) -> str:
+        """Return the password in the file now; the first one while the file cannot be read."""
+        try:
+            return _read_password(self._path)
+        except ConfigError:
+            return str(self)
+
+
+MAX_PASSWORD_FILE_BYTES = 4096
+
+
+def _read_password(path: Path) -> str:
+    where = f"password file {str(path)!r}"
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_PASSWORD_FILE_BYTES + 1)
+        text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise ConfigError(reason=f"{where} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(reason=f"{where} is not UTF-8 text") from None
+    if not text or len(content) > MAX_PASSWORD_FILE_BYTES:
+        found = f"has more than {MAX_PASSWORD_FILE_BYTES} bytes" if text else "is empty"
+        raise ConfigError(reason=f"{where} {found}; expected one password")
+    check_secret(f"the password in {where}", text)
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +166,28 @@ def test_errors_of_the_command_line_pickle_like_all_others() -> None:
         MessageMissing(queue="q", wanted="id 1", found="none"),
     ):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_password_comes_from_a_file_and_is_read_for_each_connection(
+    busmq: Busmq, start: Start, tmp_path: Path
+) -> None:
+    (file := tmp_path / "password").write_text("first-one\n")
+    with EmbeddedRedis() as server:
+        server.command("ACL", "SETUSER", "me", "on", ">first-one", "~*", "&*", "+@all")
+        url = f"redis://127.0.0.1:{server.port}"
+        words = ("--redis", url, "--user", "me", "--password-file", str(file))
+        assert busmq("push", "q", "a", *words, url=None).code == 0
+        tail = start("tail", "q", "--consume", "--raw", *words)
+        assert line_of(tail) == b"a\n"
+        file.write_text("second-one")
+        server.command("ACL", "SETUSER", "me", "resetpass", ">second-one")
+        server.command("CLIENT", "KILL", "USER", "me")
+        assert busmq("push", "q", "b", *words, url=None).code == 0
+        assert line_of(tail) == b"b\n"
+    for text, said in ((b"", "is empty"), (b"x\n\n", "line break"), (b"\xff", "not UTF-8")):
+        file.write_bytes(text)
+        done = busmq("queues", *words, "--json", url=None)
+        assert (done.code, done.error["code"]) == (2, "BUSMQ_CONFIG")
+        assert said in done.error["message"]
+    file.unlink()
+    assert "No such file" in busmq("queues", *words, "--json", url=None).error["message"]

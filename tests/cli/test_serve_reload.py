@@ -77,8 +77,8 @@ def test_sighup_reloads_secrets_and_certificates_and_cuts_off_who_has_none_any_m
         process.send_signal(signal.SIGHUP)
         await asyncio.to_thread(said, process, "nothing is reloaded")
         assert await status(port, "secret-that-goes-away", trusting[old]) == 101
-        secrets(path, stays="secret-that-stays-the-same", goes="another-secret-than-before")
         put(new, certificate, key)
+        secrets(path, stays="secret-that-stays-the-same", goes="another-secret-than-before")
         process.send_signal(signal.SIGHUP)
         await asyncio.to_thread(said, process, "read anew")
         async with asyncio.timeout(PATIENCE_S):
@@ -135,5 +135,55 @@ def test_with_an_authority_of_clients_only_those_with_its_certificate_get_as_far
         assert await status(port, "secret-that-stays-the-same", known) == 101
         with pytest.raises((OSError, EOFError)):
             await status(port, "secret-that-stays-the-same", stranger)
+
+    asyncio.run(run())
+
+
+def mount(folder: Path, version: str, **files: str) -> None:
+    """Put files where Kubernetes mounts them: the link ``..data`` changes for all at once."""
+    (made := folder / f"..{version}").mkdir()
+    for name, text in files.items():
+        (made / name).write_text(text)
+        (made / name).chmod(0o440)
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+    (folder / "..new").symlink_to(made.name)
+    (folder / "..new").rename(folder / "..data")
+    for link in folder.iterdir():
+        if not link.exists():
+            link.unlink()
+
+
+@pytest.mark.redis
+def test_a_mounted_secret_is_rotated_without_a_cut(start: Start, tmp_path: Path) -> None:
+    old, new = "the-secret-of-yesterday", "the-secret-of-tomorrow"
+    rights, folder = tmp_path / "rights.toml", tmp_path / "mounted"
+    rights.write_text('[app]\nread = ["*"]\nwrite = ["*"]\n')
+    rights.chmod(0o644)
+    folder.mkdir()
+    mount(folder, "1", app=old)
+    process = start(
+        *("serve", "--listen", "127.0.0.1:0", "--json"),
+        *("--secrets", str(rights), "--secrets-dir", str(folder)),
+    )
+    port = int(json.loads(line_of(process))["url"].rpartition(":")[2].partition("/")[0])
+
+    async def run() -> None:
+        peer = await Raw.open(port, "/bus", f"Authorization: Bearer {old}")
+        mount(folder, "2", **{"app": new + "\n", "app.previous": old})
+        await asyncio.to_thread(said, process, "read anew")
+        assert [await status(port, each) for each in (new, old)] == [101, 101]
+        peer.send(frame(b"ping", 9))
+        assert (await peer.message())[1] == b"ping"
+        mount(folder, "3", app=new)
+        await asyncio.to_thread(said, process, "read anew")
+        async with asyncio.timeout(PATIENCE_S):
+            await peer.drained()
+        assert [await status(port, each) for each in (new, old)] == [101, 401]
+        (folder / "..3" / "app").chmod(0o644)
+        process.send_signal(signal.SIGHUP)
+        await asyncio.to_thread(said, process, "nothing is reloaded")
+        assert await status(port, new) == 101
+        await peer.close()
 
     asyncio.run(run())

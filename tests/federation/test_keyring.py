@@ -440,3 +440,46 @@ def test_sinks_and_subscriptions_are_left_to_what_patterns_of_their_kind_name() 
 def test_what_names_no_object_is_refused() -> None:
     with pytest.raises(FederationRefused, match="names no object"):
         Identity("x", Grants.all_allowed()).require_rights([])
+
+
+def test_a_name_has_two_secrets_during_a_rotation(tmp_path: Path) -> None:
+    old, new = SECRET, OTHER
+    before = Keyring.load(written(tmp_path, f'[app]\nsecret = "{old}"\nread = ["*"]\n'))
+    both = Keyring.load(written(tmp_path, f'[app]\nsecret = ["{new}", "{old}"]\nread = ["*"]\n'))
+    after = Keyring.load(written(tmp_path, f'[app]\nsecret = "{new}"\nread = ["*"]\n'))
+    assert both.names == ("app",)
+    peer, signed = before.identify(old), before.sign("app", 60)
+    assert peer is not None
+    assert [ring.holds(peer) for ring in (before, both, after)] == [True, True, False]
+    assert [ring.identify_token(signed) is not None for ring in (both, after)] == [True, False]
+    assert after.identify_token(both.sign("app", 60)) is not None, "the first one signs"
+    bearer = both.identify_token(signed)
+    assert bearer is not None
+    assert not after.holds(bearer)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, "has no file 'app'"),
+        ({"app": SECRET, "other": OTHER}, "a file 'other' whose name has no table"),
+        ({"app": SECRET, "app.previous": SECRET}, "are equal"),
+        ({"app": "short"}, "characters long"),
+        ({"app": f"{SECRET}\n\n"}, "line break"),
+        ({"app": ""}, "empty"),
+    ],
+)
+def test_a_folder_of_secrets_that_is_wrong_says_what_and_shows_no_secret(
+    tmp_path: Path, files: dict[str, str], found: str
+) -> None:
+    rights = written(tmp_path, '[app]\nread = ["*"]\n', 0o644)
+    (folder := tmp_path / "folder").mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o440)
+    with pytest.raises(ConfigError, match=re.escape(found)) as caught:
+        Keyring.load(rights, folder)
+    assert not re.search("first-secret|second-secret", str(caught.value))
+    (folder / "..data").symlink_to("..data")
+    with pytest.raises(ConfigError):
+        Keyring.load(rights, folder)

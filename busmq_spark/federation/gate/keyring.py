@@ -1,7 +1,7 @@
 """Named secrets, their rights, and tokens signed with them.
 
     [reports]                            # the name, for logs; not secret
-    secret = "…"                         # at least 16 characters
+    secret = "…"                         # at least 16 characters; ["new", "old"] in a rotation
     read = ["orders-*", "channel:a-*"]   # browse and consume; see rights.py
     write = ["queue:audit"]              # push and create
     browse = []                          # look, and remove nothing
@@ -15,6 +15,8 @@
 Rule 1. There is no default secret, and no way to switch the check off.
 Rule 2. No secret leaves this file: not in an error, not in a log, not in a repr.
 Rule 3. The time of a look-up depends neither on which secret matches nor on how much of it does.
+Rule 4. A name has one secret, or two during a rotation: peers may show either, and tokens are
+        signed with the first.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import stat
 import time
 import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -69,14 +71,14 @@ class Keyring:
 
     def __init__(
         self,
-        secrets: Mapping[str, tuple[str, Grants]],
+        secrets: Mapping[str, tuple[str | Sequence[str], Grants]],
         *,
         shortest: int = MIN_SECRET_CHARACTERS,
         clock: Callable[[], float] = time.time,
         also_in_url_only: bool = False,
     ) -> None:
-        """``also_in_url_only``: take secrets that no HTTP header carries. Npm clients can show
-        them, ours cannot.
+        """Of each name its secret, or two of them, and its rights. ``also_in_url_only``: take
+        secrets that no HTTP header carries. Npm clients can show them, ours cannot.
         """
         if not secrets:
             raise ConfigError(
@@ -84,8 +86,9 @@ class Keyring:
             )
         self._clock = clock
         self._keys = tuple(
-            _named_secret(name, secret, grants, shortest, also_in_url_only)
+            _named_secret(name, each, grants, shortest, also_in_url_only)
             for name, (secret, grants) in secrets.items()
+            for each in ([secret] if isinstance(secret, str) else secret)
         )
         if len({key.digest for key in self._keys}) < len(self._keys):
             raise ConfigError(
@@ -123,24 +126,32 @@ class Keyring:
         )
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path, directory: str | Path | None = None) -> Self:
         """Return the secrets of a TOML file. Other users of the machine must not be able to read
         the file.
 
         Args:
             path: Path of the file.
+            directory: A folder with one file for each name in ``path``, which then has the rights
+                only. The file holds the secret, and ``<name>.previous`` the one before.
 
         Raises:
-            ConfigError: The file is missing, readable by others, or not valid.
+            ConfigError: A file is missing, readable by others, or not valid.
         """
         where = f"secrets file {str(path)!r}"
+        found = _SecretsFolder(Path(directory)) if directory is not None else None
         try:
-            tables = tomllib.loads(_read_private_file(Path(path), where))
+            tables = tomllib.loads(_read_file(Path(path), where, private=found is None))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(reason=f"{where} is not TOML: {error}") from None
         secrets = {
-            name: _parse_secret_entry(table, f"{where}, [{name}]") for name, table in tables.items()
+            name: _parse_secret_entry(
+                table, f"{where}, [{name}]", None if found is None else found.secrets(name)
+            )
+            for name, table in tables.items()
         }
+        if found is not None:
+            found.check_all_named(secrets)
         if not secrets:
             raise ConfigError(
                 reason=(
@@ -151,12 +162,12 @@ class Keyring:
         return cls(secrets)
 
     def __repr__(self) -> str:
-        return f"Keyring({', '.join(key.name for key in self._keys)})"
+        return f"Keyring({', '.join(self.names)})"
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the secrets."""
-        return tuple(key.name for key in self._keys)
+        return tuple(dict.fromkeys(key.name for key in self._keys))
 
     def identify(self, secret: str) -> Identity | None:
         """Return the identity of a secret."""
@@ -168,12 +179,11 @@ class Keyring:
 
     def identify_token(self, text: str, audience: str | None = None) -> Identity | None:
         """Return the identity of a token, while it is valid, for a server with this name."""
-        claim = token.verify_token(
-            text, {key.name: key.signing for key in self._keys}, self._clock(), audience
-        )
-        if claim is None:
+        keys = [(key.name, key.signing) for key in self._keys]
+        found = token.verify_token(text, keys, self._clock(), audience)
+        if found is None:
             return None
-        [key] = [key for key in self._keys if key.name == claim.name]
+        claim, key = found[0], self._keys[found[1]]
         return Identity(key.name, key.grants, claim.narrowed, claim.expires, key.key_id)
 
     def identify_either(self, text: str, audience: str | None = None) -> Identity | None:
@@ -261,10 +271,60 @@ def _digest(secret: str) -> bytes:
     return sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-def _read_private_file(path: Path, where: str) -> str:
+PREVIOUS_FILE_ENDING = ".previous"
+"""Ending of the file with the secret that a name had before."""
+
+
+class _SecretsFolder:
+    """A folder with one file for each secret, as Kubernetes mounts them: ``..data`` is a link to
+    the folder with the files, and changes for all of them at once.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._where = f"secrets folder {str(folder)!r}"
+        self._folder = folder
+        try:
+            link = folder / "..data"
+            self._files = {
+                each.name: each
+                for each in (link.resolve(strict=True) if link.exists() else folder).iterdir()
+                if not each.name.startswith("..")
+            }
+        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+            text = getattr(error, "strerror", None) or str(error)
+            raise ConfigError(reason=f"{self._where} cannot be read: {text}") from None
+
+    def secrets(self, name: str) -> list[str]:
+        """Return the secret of a name, and the one before. Raises ConfigError where it has none."""
+        if name not in self._files:
+            raise ConfigError(
+                reason=(
+                    f"{self._where} has no file {name!r}; expected one with the secret of [{name}]"
+                )
+            )
+        names = [name, name + PREVIOUS_FILE_ENDING]
+        return [self._read(each) for each in names if each in self._files]
+
+    def check_all_named(self, names: Collection[str]) -> None:
+        """Raises ConfigError for a file whose name has no rights."""
+        known = {*names, *(name + PREVIOUS_FILE_ENDING for name in names)}
+        if stray := sorted({*self._files} - known):
+            raise ConfigError(
+                reason=(
+                    f"{self._where} has a file {stray[0]!r} whose name has no table in --secrets;"
+                    f" expected the names {', '.join(names)}"
+                )
+            )
+
+    def _read(self, name: str) -> str:
+        where = f"the file {name!r} of {self._where}"
+        return _read_file(self._files[name], where).removesuffix("\n").removesuffix("\r")
+
+
+def _read_file(path: Path, where: str, *, private: bool = True) -> str:
     try:
         with path.open("rb") as file:
-            _check_private(os.fstat(file.fileno()), path, where)
+            _check_access(os.fstat(file.fileno()), path, where, private=private)
             content = file.read(MAX_KEYRING_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(reason=f"{where} cannot be read: {error.strerror}") from None
@@ -286,12 +346,12 @@ def _read_private_file(path: Path, where: str) -> str:
         ) from None
 
 
-def _check_private(found: os.stat_result, path: Path, where: str) -> None:
-    """Raises ConfigError for a file of another user, and for one that others may read or its group
-    may change.
+def _check_access(found: os.stat_result, path: Path, where: str, *, private: bool) -> None:
+    """Raises ConfigError for a file of another user, and for one that others may change or, if it
+    is private, read, or its group may change.
     """
     mode = stat.S_IMODE(found.st_mode)
-    if mode & stat.S_IRWXO:
+    if mode & (stat.S_IRWXO if private else stat.S_IWOTH):
         raise ConfigError(
             reason=(
                 f"{where} may be read or changed by every user of this machine (mode {mode:04o});"
@@ -312,7 +372,12 @@ def _check_private(found: os.stat_result, path: Path, where: str) -> None:
         )
 
 
-def _parse_secret_entry(table: Any, where: str) -> tuple[str, Grants]:
+def _parse_secret_entry(
+    table: Any, where: str, stored: list[str] | None
+) -> tuple[list[str], Grants]:
+    """Return the secrets of a table and its rights. ``stored``: the secrets are these, from the
+    folder of secrets.
+    """
     if not isinstance(table, dict):
         raise ConfigError(
             reason=(
@@ -320,13 +385,20 @@ def _parse_secret_entry(table: Any, where: str) -> tuple[str, Grants]:
                 f" {', '.join(KNOWN_SETTINGS)}"
             )
         )
-    secret = table.get("secret")
-    if not isinstance(secret, str):
+    secret = table.get("secret", stored)
+    if stored is not None and "secret" in table:
         raise ConfigError(
-            reason=(
-                f"{where}: secret is {'missing' if secret is None else 'no text'}; expected secret"
-                ' = "…"'
-            )
+            reason=f"{where}: secret is here and in the folder of --secrets-dir; leave it out here"
+        )
+    secrets = [secret] if isinstance(secret, str) else secret
+    if not (
+        isinstance(secrets, list)
+        and 1 <= len(secrets) <= 2
+        and all(isinstance(each, str) for each in secrets)
+    ):
+        problem = "missing" if secret is None else "no text, and no list of two"
+        raise ConfigError(
+            reason=f'{where}: secret is {problem}; expected secret = "…" or ["new", "old"]'
         )
     grants = Grants.parse({key: value for key, value in table.items() if key != "secret"}, where)
     if not any(grants.allowed.values()) and not table.keys() & {*GRANT_SETTINGS}:
@@ -336,4 +408,4 @@ def _parse_secret_entry(table: Any, where: str) -> tuple[str, Grants]:
                 f" {', '.join(f'{verb} = […]' for verb in GRANT_SETTINGS)}"
             )
         )
-    return secret, grants
+    return secrets, grants

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -88,24 +88,24 @@ def check_audience(audience: str | None) -> None:
 
 
 def verify_token(
-    text: str, keys: Mapping[str, bytes], now: float, audience: str | None = None
-) -> TokenClaims | None:
-    """The claim of a token signed with one of ``keys`` that has not ended, and is for
-    ``audience``.
+    text: str, keys: Sequence[tuple[str, bytes]], now: float, audience: str | None = None
+) -> tuple[TokenClaims, int] | None:
+    """The claim of a token that has not ended and is for ``audience``, and the index of its key in
+    ``keys``, which are names and signing keys.
     """
     if len(text) > MAX_TOKEN_CHARACTERS or not _TOKEN_PATTERN.fullmatch(text):
         return None
     head, _, mac = text.rpartition(".")
-    signer = None
-    for name, key in keys.items():  # all of them, always
+    signer = -1
+    for index, (_, key) in enumerate(keys):  # all of them, always
         if hmac.compare_digest(_to_base64url(_signature(key, head)), mac):
-            signer = name
-    if signer is None:
+            signer = index
+    if signer < 0:
         return None
     claim = _decode_claims(head.partition(".")[2])
-    if claim is None or (claim.name, claim.audience) != (signer, audience):
+    if claim is None or (claim.name, claim.audience) != (keys[signer][0], audience):
         return None
-    return claim if now < claim.expires <= now + MAX_TOKEN_LIFE_S + 60 else None
+    return (claim, signer) if now < claim.expires <= now + MAX_TOKEN_LIFE_S + 60 else None
 
 
 def _decode_claims(text: str) -> TokenClaims | None:
