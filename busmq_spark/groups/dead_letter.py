@@ -52,15 +52,22 @@ class DeadLetter:
     """Name of the federation link over which a query read the queue."""
 
 
-def make_dead_letter(
-    queue: str, group: str, delivery: LeasedMessage, error: str, now_ms: int
+def make_dead_letter(  # what the letter says
+    queue: str,
+    group: str,
+    delivery: LeasedMessage,
+    error: str,
+    now_ms: int,
+    attempt: str | None = None,
 ) -> bytes:
-    """The dead letter of a delivery."""
+    """The dead letter of a delivery. ``attempt``: the last part of its id, by default the time of
+    the first lease. A letter that is written again has the same id.
+    """
     data: str | bytes = delivery.value
     with suppress(UnicodeDecodeError):
         data = delivery.value.decode()
     event = Event(
-        id=f"{group}/{delivery.id}/{delivery.first_ms}",
+        id=f"{group}/{delivery.id}/{attempt or delivery.first_ms}",
         source=SOURCE_PREFIX + quote(queue, safe=""),
         type=DEAD_LETTER_TYPE,
         time=format_time(now_ms),

@@ -34,6 +34,7 @@ from busmq_spark.reading.range_reader import TARGET_REPLY_BYTES
 from busmq_spark.reading.reader_operations import AckResult, CumulativeAckRequest, QueueState
 from busmq_spark.reading.reader_record import Announcement
 from busmq_spark.reading.readers import describe_holder_of
+from busmq_spark.reading.skipping import skipped_ids
 from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.redis_io import optional_commands
 from busmq_spark.redis_io.endpoint import RedisEndpoint
@@ -124,6 +125,12 @@ class RedisStore(EventSubscriptionsMixin):
             node.endpoint.masked_url: node.run(optional_commands.read_eviction_policy())
             for node in nodes
         }
+
+    def skipped_ids(self, queues: Sequence[str], reader: str) -> dict[str, tuple[int, ...]]:
+        """Return the ids of each queue that a reader passes over."""
+        return self._run_per_server(
+            queues, lambda part: skipped_ids([self.keys(queue) for queue in part], reader)
+        )
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         if len(self._places) > MAX_CACHED_LOCATIONS:

@@ -49,6 +49,7 @@ from busmq_spark.queue.message import CHUNK_MESSAGES, Message
 from busmq_spark.reading import reader_operations, reader_subscriptions
 from busmq_spark.reading.reader_record import Announcement, lease_field
 from busmq_spark.reading.readers import describe_holder_of
+from busmq_spark.reading.skipping import skipped_ids
 from busmq_spark.redis_io.lease_token import LEASE_MS, describe_holder, is_dead, my_token
 from busmq_spark.redis_io.reader_announcer import ReaderAnnouncer
 from busmq_spark.redis_io.retry import Pauses
@@ -85,6 +86,8 @@ class OrderedGroup(BaseGroup):
         self._other = ""
         """The token of another holder, when the lease was last asked for."""
         self._position = self._acked = 0
+        self._skipped: frozenset[int] = frozenset()
+        """The ids that an operator has marked for this group to pass over."""
         self._marks: dict[int, str] = {}
         """Fingerprints of the last messages of batches that were handed out, by id."""
 
@@ -142,6 +145,8 @@ class OrderedGroup(BaseGroup):
             raise StateError(
                 event="ack", what=f"id {last}", state=behind, remedy="Ack what was read"
             )
+        while last < self._position and last + 1 in self._skipped:
+            last += 1  # nobody else acks it
         async with self._lock:
             await self._run_with_retries(lambda again: self._ack_while_leased(last, again=again))
 
@@ -240,6 +245,8 @@ class OrderedGroup(BaseGroup):
             self._other = holder
             return False
         await self._register()
+        [skipped] = await self._run(skipped_ids([keys], self.name))
+        self._skipped = frozenset(skipped)
         self._renewed = began
         if self._renewing is None:
             self._renewing = self.queue.bus.spawn(
@@ -275,7 +282,16 @@ class OrderedGroup(BaseGroup):
                 self._marks[self._position] = reader_operations.fingerprint(
                     found.messages[-1].value
                 )
-            return found.messages
+            return await self._without_skipped(found.messages)
+
+    async def _without_skipped(self, messages: list[Message]) -> list[Message]:
+        """Return the messages that no operator has marked. If all are marked, and nothing before
+        them waits for an ack, they are acked here.
+        """
+        kept = [each for each in messages if each.id not in self._skipped]
+        if messages and not kept and self._acked >= messages[0].id - 1:
+            await self._ack_while_leased(messages[-1].id, again=False)
+        return kept
 
     def _check_position_is_intact(self, found: queue_flows.ReadAfterResult) -> None:
         mark = self._marks.get(self._position, "")

@@ -115,6 +115,8 @@ class StreamQueueAcquirer:
         )
         self.siblings = SelfJoinReaders(options, self._token)
         self.siblings.register()
+        self.skipped: dict[str, tuple[int, ...]] = {}
+        """The ids of each queue that an operator has marked for this reader to pass over."""
         self._warned: set[tuple[str, Position]] = set()
         """Queues of the checkpoint that do not exist any more, with their positions."""
         self._shared_leases: set[str] = set()
@@ -188,6 +190,7 @@ class StreamQueueAcquirer:
         self.paused |= set(ttls) - set(found)
         if found:
             self.queues = sorted({*self.queues, *found})
+            self._find_skipped_ids(found)
             if self.siblings.others:
                 holders = self.store.holders(found, self._options.subscription)
                 self._shared_leases.update(
@@ -195,6 +198,22 @@ class StreamQueueAcquirer:
                 )
             self._add_to_keep_alive({queue: ttls[queue] for queue in found})
             self._push_listeners.listen(self.queues)
+
+    def _find_skipped_ids(self, queues: Sequence[str]) -> None:
+        """Look for marks, which stay as they are while this reader holds the leases."""
+        redis = redis_store_of(self.store)
+        own = [queue for queue in queues if not split_name(queue)[0]]
+        if not (self._token and own and redis is not None):
+            return
+        found = redis.skipped_ids(own, self._options.subscription)
+        for queue, ids in found.items():
+            if ids:
+                self.skipped[queue] = ids
+                log.warning(
+                    "queue %r: this reader passes over ids %s, which busmq skip has marked",
+                    queue,
+                    ", ".join(map(str, ids)),
+                )
 
     def _add_to_keep_alive(self, ttls: Mapping[str, int]) -> None:
         """Keep these alive; also those whose lease another reader renews."""

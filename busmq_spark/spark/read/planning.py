@@ -54,6 +54,7 @@ from busmq_spark.queue.message import Position, Range
 from busmq_spark.reading import offsets
 from busmq_spark.reading.batch_planner import AcquiredQueues, BatchPlanner, ranges, tasks
 from busmq_spark.reading.loss import Loss
+from busmq_spark.reading.skipping import ranges_without
 from busmq_spark.reading.times_of_ids import TimesOfIds
 from busmq_spark.spark import compat
 from busmq_spark.spark.read.acquisition import (
@@ -246,7 +247,9 @@ class StreamingQueryPlanner:
         )  # fetched rows belong to the batch that was planned last
         self._planned, self._start_unknown = end, False
         cut = tasks(
-            ranges(done, goal, stream_queues.store.locate(list(goal))),
+            ranges_without(
+                ranges(done, goal, stream_queues.store.locate(list(goal))), stream_queues.skipped
+            ),
             self._options.min_partitions,
             self._options.max_per_partition,
         )

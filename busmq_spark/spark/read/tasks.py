@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -201,6 +202,7 @@ def read_partition(
 ) -> Iterator[Any]:
     """The record batches of a task."""
     freeze_imports()
+    _log_if_repeated(partition.ranges)
     store = task_store(options)
     times = (
         TimestampColumn.fetch(store, partition.ranges, partition.times)
@@ -215,6 +217,24 @@ def read_partition(
     return ArrowBatchEncoder(schema, times, jobs).batches(
         _rows(store, partition, options.fail_on_data_loss)
     )
+
+
+MAX_SHOWN_RANGES = 20
+
+
+def _log_if_repeated(ranges: Sequence[Range]) -> None:
+    """Name the ids of a task whose try before has failed, perhaps at one of its rows: an error of
+    the rows' later functions is raised in another process, which does not know them.
+    """
+    task = TaskContext.get()
+    if task is None or not task.attemptNumber():
+        return
+    shown = ", ".join(
+        f"queue {display_name(part.queue)!r} ids {part.first}..{part.last}"
+        for part in ranges[:MAX_SHOWN_RANGES]
+    )
+    more = f" and {len(ranges) - MAX_SHOWN_RANGES} more" if len(ranges) > MAX_SHOWN_RANGES else ""
+    log.warning("task runs again, try %d: it reads %s%s", task.attemptNumber() + 1, shown, more)
 
 
 def _rows(

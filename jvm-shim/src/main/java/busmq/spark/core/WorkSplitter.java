@@ -21,6 +21,29 @@ public final class WorkSplitter {
 
     private WorkSplitter() {}
 
+    /** Return the ranges without the skipped ids of their queues: a range is cut at each. */
+    public static List<Range> rangesWithout(
+            List<Range> ranges, Map<String, ? extends Collection<Long>> skipped) {
+        List<Range> found = new ArrayList<>();
+        for (Range part : ranges) {
+            long first = part.first();
+            for (long id : skipped.containsKey(part.queue())
+                    ? skipped.get(part.queue())
+                    : List.<Long>of()) {
+                if (first <= id && id <= part.last()) {
+                    if (first < id) {
+                        found.add(part.within(first, id - 1));
+                    }
+                    first = id + 1;
+                }
+            }
+            if (first <= part.last()) {
+                found.add(part.within(first, part.last()));
+            }
+        }
+        return found;
+    }
+
     /**
      * Deal {@code most} messages out to queues that have {@code available}: equal shares, and what
      * small queues leave goes to the others.

@@ -294,7 +294,8 @@ final class BusmqMicroBatchStream
                         servers.get(queue)));
             }
         });
-        return WorkSplitter.tasks(ranges, options.minPartitions(), options.maxPerPartition())
+        List<Range> wanted = WorkSplitter.rangesWithout(ranges, streamQueues.skipped());
+        return WorkSplitter.tasks(wanted, options.minPartitions(), options.maxPerPartition())
                 .stream()
                 .map(part -> RangePartition.of(part, goal))
                 .toArray(InputPartition[]::new);
@@ -330,7 +331,8 @@ final class BusmqMicroBatchStream
                 begin,
                 streamQueues.store.locate(streamQueues.queues()),
                 isFirstBatch,
-                shared);
+                shared,
+                streamQueues.skipped());
     }
 
     @Override

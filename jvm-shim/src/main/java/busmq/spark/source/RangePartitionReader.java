@@ -1,5 +1,6 @@
 package busmq.spark.source;
 
+import busmq.spark.PyText;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.ConsecutiveMessages;
@@ -13,6 +14,8 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 
 /** The rows of some ranges, one range after the other. */
 final class RangePartitionReader implements PartitionReader<InternalRow> {
+    private static final int MAX_SHOWN_RANGES = 20;
+
     private final ReadStore store;
     private final RowMaker rowMaker;
     private final boolean strict;
@@ -26,6 +29,8 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
     private ConsecutiveMessages chunk;
     private int at;
     private InternalRow row;
+    private String lastQueue;
+    private long lastId;
 
     RangePartitionReader(ReadOptions options, RowMaker rowMaker, RangePartition partition) {
         store = new ReadStore(options.redis());
@@ -36,6 +41,23 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
         checkTravelsWithReads = rollbackCheck.canTravelWithReader(ranges);
         reader = new MultiRangeReader(
                 store, ranges, strict, checkTravelsWithReads ? rollbackCheck : null);
+    }
+
+    /** Return the ids of this task, and the last one that it has handed out. */
+    String describe() {
+        StringBuilder found = new StringBuilder("[busmq] this task reads ");
+        for (Range range : ranges.subList(0, Math.min(ranges.size(), MAX_SHOWN_RANGES))) {
+            found.append("queue ").append(PyText.repr(range.queue())).append(" ids ");
+            found.append(range.first()).append("..").append(range.last()).append(", ");
+        }
+        if (ranges.size() > MAX_SHOWN_RANGES) {
+            found.append(ranges.size() - MAX_SHOWN_RANGES).append(" more ranges, ");
+        }
+        if (lastId == 0) {
+            return found.append("and has handed out no row").toString();
+        }
+        found.append("and the last row it handed out is id ").append(lastId);
+        return found.append(" of queue ").append(PyText.repr(lastQueue)).toString();
     }
 
     @Override
@@ -69,8 +91,9 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
                 reader.skipRange(); // its next batch begins with its oldest message
             }
         }
-        row = rowMaker.makeRow(
-                chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), chunkTimes);
+        lastId = chunk.first() + at - chunk.from();
+        lastQueue = chunk.queue();
+        row = rowMaker.makeRow(lastQueue, lastId, chunk.value(at), chunkTimes);
         at++;
         return true;
     }

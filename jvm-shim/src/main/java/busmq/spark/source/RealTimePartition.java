@@ -20,6 +20,7 @@ record RealTimePartition(List<QueueEntry> queues, long pollMs, boolean endsAtOnc
      * @param startsAnew whether the queue enters the query here, or goes on after a loss
      * @param shared whether another source of the query reads it, too
      * @param executors the executors that have followed it so far
+     * @param skipped the ids that its reader passes over
      */
     record QueueEntry(
             String queue,
@@ -27,6 +28,7 @@ record RealTimePartition(List<QueueEntry> queues, long pollMs, boolean endsAtOnc
             Position entry,
             boolean startsAnew,
             boolean shared,
-            Set<String> executors)
+            Set<String> executors,
+            Set<Long> skipped)
             implements java.io.Serializable {}
 }

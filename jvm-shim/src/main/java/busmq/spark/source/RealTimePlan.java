@@ -51,6 +51,8 @@ final class RealTimePlan {
      *
      * <p>{@code shared}: the lives of queues that another source of the query reads, too.
      *
+     * <p>{@code skipped}: the ids that the readers pass over.
+     *
      * <p>Without any queue, one reader of none sleeps for as long as a batch lasts: a batch without
      * readers would end at once, too, again and again.
      */
@@ -59,7 +61,8 @@ final class RealTimePlan {
             Map<String, Position> begin,
             Map<String, Integer> servers,
             boolean isFirstBatch,
-            Set<String> shared) {
+            Set<String> shared,
+            Map<String, ? extends Set<Long>> skipped) {
         this.entries = entries;
         List<List<String>> groups = entries.isEmpty()
                 ? List.of(List.of())
@@ -77,7 +80,10 @@ final class RealTimePlan {
                                     entries.get(queue),
                                     entries.get(queue) != begin.get(queue),
                                     shared.contains(entries.get(queue).born()),
-                                    executorsOf(queue)))
+                                    executorsOf(queue),
+                                    skipped.containsKey(queue)
+                                            ? Set.copyOf(skipped.get(queue))
+                                            : Set.of()))
                             .toList(),
                     pollMs,
                     pin));

@@ -84,13 +84,14 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
                         new TaskSourceQueueRegistry.FollowedQueue(
                                 follow.entry().born(), follow.shared(), options.failOnDataLoss()));
             }
-            queues.add(new QueueCursor(new RealTimeQueue(
+            RealTimeQueue queue = new RealTimeQueue(
                     store,
                     follow.queue(),
                     follow.entry(),
                     follow.startsAnew(),
                     options.failOnDataLoss(),
-                    rowMaker.hasTimestamp())));
+                    rowMaker.hasTimestamp());
+            queues.add(new QueueCursor(queue, follow.skipped()));
         }
         queuesToAsk.addAll(queues);
         signal = PushListeners.subscribe(options.redis(), places);
@@ -105,14 +106,25 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         private long lastId;
         private TimesOfIds times;
 
-        QueueCursor(RealTimeQueue queue) {
+        private final Set<Long> skipped;
+
+        QueueCursor(RealTimeQueue queue, Set<Long> skipped) {
             this.queue = queue;
+            this.skipped = skipped;
         }
 
         void load(ConsecutiveMessages found) {
             chunk = found;
             times = queue.times();
             nextIndex = found.from();
+            passSkipped();
+        }
+
+        private void passSkipped() {
+            while (!skipped.isEmpty() && !isDone()
+                    && skipped.contains(chunk.first() + nextIndex - chunk.from())) {
+                nextIndex++;
+            }
         }
 
         boolean isDone() {
@@ -123,6 +135,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             lastValue = chunk.value(nextIndex);
             lastId = chunk.first() + nextIndex - chunk.from();
             nextIndex++;
+            passSkipped();
             return rows.makeRow(chunk.queue(), lastId, lastValue, times);
         }
 
@@ -144,7 +157,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         if (endsAtOnce || now - endNs > 0) {
             return NO_ROW;
         }
-        if (currentQueue == null || currentQueue.isDone()) {
+        while (currentQueue == null || currentQueue.isDone()) { // all of a chunk may be skipped
             while (!takeMessages()) {
                 if (!awaitMessages(endNs)) {
                     return NO_ROW;

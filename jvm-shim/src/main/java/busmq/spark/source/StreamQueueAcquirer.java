@@ -28,6 +28,7 @@ import java.util.Set;
 import java.util.SortedSet;
 import java.util.TreeSet;
 import java.util.function.Supplier;
+import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -57,6 +58,9 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
     private final Map<String, Position> entering = new HashMap<>();
     /** Queues of the checkpoint that do not exist any more, with their positions. */
     private final Set<Map.Entry<String, Position>> warned = new HashSet<>();
+
+    /** The ids of each queue that an operator has marked for this reader to pass over. */
+    private final Map<String, SortedSet<Long>> skipped = new HashMap<>();
 
     private final SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
     private final ReadOptions options;
@@ -145,8 +149,27 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
             throw error;
         }
         queues.addAll(ttls.keySet());
+        findSkippedIds(ttls.keySet());
         addToKeepAlive(ttls);
         return true;
+    }
+
+    /** Look for marks, which stay as they are while this reader holds the leases. */
+    private void findSkippedIds(Collection<String> names) {
+        if (!token.isEmpty()) {
+            store.skippedIds(names, options.subscription()).forEach((queue, ids) -> {
+                skipped.put(queue, ids);
+                LOG.warn(
+                        "queue {}: this reader passes over ids {}, which busmq skip has marked",
+                        PyText.repr(queue),
+                        ids.stream().map(String::valueOf).collect(Collectors.joining(", ")));
+            });
+        }
+    }
+
+    /** The ids of each queue that this reader passes over. */
+    Map<String, SortedSet<Long>> skipped() {
+        return skipped;
     }
 
     /** Keep these alive; also those whose lease another stream renews. */

@@ -30,7 +30,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.SortedSet;
 import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
 
@@ -537,6 +539,23 @@ public final class ReadStore extends BaseRedisStore {
                 .run(RedisCall.command(
                         "HGET", keys(queue).readers(), ReaderRecord.leaseField(subscription)));
         return ReaderRecord.describe(token, stored == null ? "" : text(stored));
+    }
+
+    /** The ids of each queue that a reader passes over, rising; queues without any are left out. */
+    public Map<String, SortedSet<Long>> skippedIds(Collection<String> queues, String reader) {
+        Map<String, SortedSet<Long>> found = new HashMap<>(askAbout(
+                queues,
+                1,
+                part -> RedisCall.command("HGET", keys(part.get(0)).acks(), ":skip:" + reader),
+                (reply, at, queue) -> {
+                    SortedSet<Long> ids = new TreeSet<>();
+                    for (String id : reply == null ? new String[0] : text(reply).split(",")) {
+                        ids.add(QueueState.parseId(queue, "skipped id", id.getBytes(UTF_8)));
+                    }
+                    return ids;
+                }));
+        found.values().removeIf(SortedSet::isEmpty);
+        return found;
     }
 
     /** Give leases up, where they are still the token's. */
