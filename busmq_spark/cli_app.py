@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from busmq_spark import __version__
 from busmq_spark.cli import (
+    checkpoint,
     dead,
     embedded,
     events,
@@ -28,6 +29,7 @@ from busmq_spark.cli import (
     queues,
     retain,
     serve,
+    skip,
     subscriptions,
     tail,
     token,
@@ -109,6 +111,7 @@ for title, commands in (
             subscriptions.unsubscribe,
             subscriptions.subscriptions,
             retain.retain,
+            skip.skip,
         ),
     ),
     ("Other data centres", (serve.serve, token.token)),
@@ -188,6 +191,15 @@ MIRROR_COMMANDS: dict[str, Callable[..., None]] = {
 for name, its_command in MIRROR_COMMANDS.items():
     mirrors.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
 app.add_typer(mirrors, name="mirror", rich_help_panel="Other data centres")
+
+CHECKPOINT_APP = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Read the checkpoint of a query, move the query to another one, go back in it.",
+)
+for name, its_command in checkpoint.CHECKPOINT_COMMANDS.items():
+    CHECKPOINT_APP.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
+app.add_typer(CHECKPOINT_APP, name="checkpoint", rich_help_panel="Spark")
 
 
 def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:

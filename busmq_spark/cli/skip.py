@@ -24,6 +24,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, check_id, clock_ms
 from busmq_spark.reading.reader_operations import QueueState, subscriptions
+from busmq_spark.reading.readers import describe_holder_of
 from busmq_spark.reading.skipping import MAX_SKIPPED_IDS
 from busmq_spark.reading.skipping import skip as mark_skipped
 from busmq_spark.redis_io.layout import Link
@@ -111,9 +112,10 @@ def _mark(place: LocatedQueue, state: QueueState, reader: str, id: int, *, mark:
             break
         dead = detail
     if status == "busy":
+        who = place.link.run(describe_holder_of(place.keys, reader, detail, describe_holder))
         raise QueueBusy(
             queue=name,
-            found=f"is read ({describe_holder(detail)})",
+            found=f"is read ({who})",
             remedy="Stop that query or program first; its lease ends within 15 s",
         )
     if status == "missing":

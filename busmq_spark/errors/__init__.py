@@ -23,6 +23,7 @@
     ├── MirrorTimeout       retriable a mirror has not caught up in time
     ├── QueueDamaged                  a key of the queue has a value of another program
     ├── UnreadBacklog                 startingOffsets would delete unread messages
+    ├── CheckpointUnusable            a folder is not the checkpoint of a query of ours
     ├── QueueFull           retriable the queue stayed at its ``maxsize`` until the deadline
     ├── StateError                    a call at the wrong time, as a push before attaching
     ├── RequestFailed                 a service's provider answered with an error
@@ -97,6 +98,7 @@ from busmq_spark.errors.queue import (
     MirrorTimeout as MirrorTimeout,
     QueueDamaged as QueueDamaged,
     UnreadBacklog as UnreadBacklog,
+    CheckpointUnusable as CheckpointUnusable,
     QueueFull as QueueFull,
     TimeUnknown as TimeUnknown,
     MessageRefused as MessageRefused,

@@ -112,6 +112,19 @@ class UnreadBacklog(BusError):
     )
 
 
+class CheckpointUnusable(BusError):
+    """A folder is not the checkpoint of a query that reads busmq queues, or cannot be used for what
+    was asked. Nothing was changed.
+    """
+
+    code = "BUSMQ_CHECKPOINT_UNUSABLE"
+    remedy = (
+        "Name the folder of option `checkpointLocation` of the query. The message says what was"
+        " found in it."
+    )
+    template = "checkpoint {folder!r}: found {found}; expected {expected}{remedy}"
+
+
 class QueueFull(BusError):
     """The queue is at its ``maxsize`` (a sink: it stayed so until the deadline). The last
     ``details["left"]`` values were not stored.
