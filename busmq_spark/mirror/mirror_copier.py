@@ -88,7 +88,7 @@ class MirrorCopier:
             counts,
             mark_there,
         )
-        self._announcer = ReaderAnnouncer("mirror", "", default_name=self.name)
+        self._announcer = ReaderAnnouncer("mirror", "", default_name=settings.masked_origin)
         self._ready: dict[str, None] = {}
         self._read_at = 0.0
 
@@ -375,7 +375,8 @@ class MirrorCopier:
         ]
         if due:
             self._announcer.own = {queue.name: queue.seen for queue in due}
-            said = self._announcer.announcement(mirror_field(self.name), MIRROR_HOLD_MS)
+            field = mirror_field(self._settings.masked_origin)
+            said = self._announcer.announcement(field, MIRROR_HOLD_MS)
             self._target.touch([queue.name for queue in due], said)
         for queue in due:
             queue.touched = now

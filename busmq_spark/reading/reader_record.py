@@ -166,9 +166,9 @@ def shared_field(group: str, holder: str) -> str:
     return f"g:{holder}:{group}"
 
 
-def mirror_field(name: str) -> str:
-    """The field of a mirror, beside its copy of a queue."""
-    return f"m:{name}"
+def mirror_field(origin: str) -> str:
+    """The field of a mirror of an origin, beside its copy of a queue."""
+    return f"m:{origin}"
 
 
 def describe_reader(
