@@ -183,6 +183,16 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
     return parse_whole
 
 
+def replica_count(text: str) -> int | None:
+    """Parser of ``all``, which is None, or a whole number of at least 1."""
+    if text.strip(_BLANKS).lower() == "all":
+        return None
+    try:
+        return integer(1)(text)
+    except ValueError:
+        raise ValueError("all, or a whole number of at least 1") from None
+
+
 def flag_or_names(text: str) -> bool | tuple[str, ...]:
     """Parser of true, false, or a comma list of names."""
     if text.strip(_BLANKS).lower() in ("true", "false"):

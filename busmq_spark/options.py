@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from busmq_spark.arguments import check_number, check_path, join_urls
+from busmq_spark.arguments import check_number, check_path, join_urls, show
 from busmq_spark.environment import misspelt_variables, read_variable
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import (
@@ -40,6 +40,7 @@ from busmq_spark.option_parsing import (
 from busmq_spark.starting_offsets import AtTime, OffsetBound, timestamp
 
 WEEK_S = 7 * 24 * 3600
+MAX_REPLICAS = 1000
 MAX_PARTITIONS = 1000
 """Partitions of a topic."""
 PARTITION_COUNT_PARSER = integer(1, MAX_PARTITIONS)
@@ -57,6 +58,64 @@ PARTITIONS_UNUSED_REASON = (
 )
 LAYOUTS = ("direct", "sentinel", "cluster")
 """The arrangements of servers; redis_io/layout.py makes endpoints of each."""
+
+
+DURABILITY_LEVELS = ("memory", "disk", "replicated", "replicated-disk")
+"""The promises about a confirmed message: see :class:`Durability`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """The servers that must have a message before its push returns.
+
+    ``memory``: the master. ``disk``: its disk. ``replicated``: also ``replicas`` replicas.
+    ``replicated-disk``: the disks of all these. ``replicas`` of None means all replicas that can be
+    elected.
+    """
+
+    level: str = "memory"
+    replicas: int | None = None
+    timeout_ms: int = 5000
+
+    @property
+    def on(self) -> bool:
+        """Whether Redis must confirm more than its reply says."""
+        return self.level != "memory"
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether servers must have written messages to disk."""
+        return self.level.endswith("disk")
+
+    @property
+    def on_replicas(self) -> bool:
+        """Whether replicas must have the messages."""
+        return self.level.startswith("replicated")
+
+
+def check_durability(
+    level: object, replicas: object = "all", timeout_s: object = 5.0
+) -> Durability:
+    """Return the durability of keyword arguments. Raises ConfigError."""
+    if level not in DURABILITY_LEVELS:
+        expected = f"{', '.join(DURABILITY_LEVELS[:-1])} or {DURABILITY_LEVELS[-1]}"
+        raise ConfigError(reason=f"durability is {show(level)}; expected {expected}")
+    if replicas != "all" and (type(replicas) is not int or not 1 <= replicas <= MAX_REPLICAS):
+        raise ConfigError(
+            reason=f"replicas is {show(replicas)}; expected 'all', or 1 to {MAX_REPLICAS}"
+        )
+    timeout_s = check_number("durability_timeout_s", timeout_s, 0.001, WEEK_S, "seconds")
+    found = Durability(
+        str(level), replicas if isinstance(replicas, int) else None, round(timeout_s * 1000)
+    )
+    if found.replicas is not None and not found.on_replicas:
+        raise ConfigError(
+            reason=(
+                f"replicas is {found.replicas}, but durability={found.level} waits for none; set"
+                " durability=replicated, or leave replicas out"
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,9 @@
     ├── ServerRefused                 Redis answered with an error of its own
     │   ├── ServerFull      retriable out of memory (``maxmemory`` reached)
     │   └── ReadOnly                  the server is a replica
+    ├── TooFewReplicas      retriable Redis has fewer replicas than ``durability`` asks for
+    ├── NotReplicated                 too few servers have confirmed pushed messages in time
+    ├── UnconfirmedLost               messages that were not confirmed are no longer stored
     ├── QueueMissing                  the queue does not exist and may not be created
     ├── TopicMissing                  the topic is missing, and no number of partitions given
     ├── TopicShrinks                  a topic cannot have fewer partitions than it has
@@ -81,6 +84,9 @@ from busmq_spark.errors.redis import (
     ServerRefused as ServerRefused,
     ServerFull as ServerFull,
     ReadOnly as ReadOnly,
+    TooFewReplicas as TooFewReplicas,
+    NotReplicated as NotReplicated,
+    UnconfirmedLost as UnconfirmedLost,
 )
 from busmq_spark.errors.bus import (
     FederationLost as FederationLost,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from busmq_spark.errors.base import BusError
 
 
@@ -81,4 +83,58 @@ class ReadOnly(ServerRefused):
     template = (
         "Redis at {url} does not accept writes: {reason}. Name the master in redis.url, or use"
         " redis.layout=sentinel"
+    )
+
+
+class TooFewReplicas(BusError):
+    """Redis has fewer replicas than ``durability`` asks for. Nothing was executed."""
+
+    code = "BUSMQ_TOO_FEW_REPLICAS"
+    retriable = True
+    template = (
+        "Redis at {url} has {found} replicas that can be elected; durability={durability} with"
+        " replicas={wanted} needs at least {needed}. Nothing was pushed. Add replicas, or ask for"
+        " fewer with replicas, or use durability=memory"
+    )
+
+
+class NotReplicated(BusError):
+    """Too few servers have confirmed writes in time; the master has them. ``details``: queue,
+    first, last (ids; 0 where the writes are no pushes), asked, received, left.
+    """
+
+    code = "BUSMQ_NOT_REPLICATED"
+    template = (
+        "queue {queue!r}: {received} of {asked} {servers} have confirmed {what} within"
+        " {timeout_ms} ms (durability={durability}). {then}"
+    )
+    remedy = (
+        "Wait again with `await queue.confirm(first, last)`: a repeat of the push would double the"
+        " messages. See whether the replicas run and keep up."
+    )
+
+    def __init__(self, **details: Any) -> None:
+        first, last, left = (details[name] for name in ("first", "last", "left"))
+        what, then = "its writes", "The master has them. Repeat the call when the replicas keep up"
+        if first:
+            what = f"ids {first} to {last}"
+            unsent = f", and the last {left} messages were not sent" if left else ""
+            then = (
+                f"These messages are stored on the master{unsent}. A repeat would double them; to"
+                " wait again, and to check that they are still there, call await"
+                f" queue.confirm({first}, {last})"
+            )
+        servers = "disks" if "disk" in details["durability"] else "replicas"
+        super().__init__(**{**details, "what": what, "then": then, "servers": servers})
+
+
+class UnconfirmedLost(BusError):
+    """Messages that were pushed and not confirmed are no longer stored. ``details``: queue, first,
+    last, kind (``reissued``, ``rolled-back``, ``recreated`` or ``removed``).
+    """
+
+    code = "BUSMQ_UNCONFIRMED_LOST"
+    template = (
+        "queue {queue!r}: ids {first} to {last} were pushed and not confirmed, and {reason}. Push"
+        " the messages again if no reader has them"
     )

@@ -40,12 +40,13 @@ from busmq_spark.redis_io.link_rules import (
     Connect,
     Drop,
     FindSlots,
+    ListReplicas,
     Pause,
     Receive,
     Send,
     run_step,
 )
-from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, dial_async
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, SentinelMaster, dial_async
 from busmq_spark.redis_io.optional_commands import is_refused_command
 from busmq_spark.redis_io.resp_codec import first_error, pack
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
@@ -257,14 +258,17 @@ class AsyncLink:
                 value = await (
                     action.connection.ask(action.calls, whole=action.whole)
                     if type(action) is Ask
-                    else self._perform(action)
+                    else self.perform(action)
                 )
                 resume = rule.send
             except THROWN as error:
                 resume, value = rule.throw, error
 
-    async def _perform(self, action: Action) -> Any:
+    async def perform(self, action: Action) -> Any:
+        """Perform one action of a rule."""
         match action:
+            case Ask(wire, calls, whole):
+                return await wire.ask(calls, whole=whole)
             case Connect():
                 return await self.connect()
             case Drop(wire):
@@ -272,6 +276,9 @@ class AsyncLink:
                     self.drop()
             case Pause(seconds):
                 await asyncio.sleep(seconds)
+            case ListReplicas():
+                assert isinstance(self.endpoint, SentinelMaster)
+                return await self.endpoint.list_replicas_async()
         return None
 
     async def connect(self) -> PipelinedConnection:
@@ -335,7 +342,7 @@ class AsyncClusterLink:
         """See AsyncLink."""
         self.endpoint = cluster
         self._patience_s, self._reply_s = patience_s, reply_s
-        self._slots = KnownSlots()
+        self.slots = KnownSlots()
         # Nodes without slots stay, too: a task may be about to connect to one, and close() must
         # find its connection.
         self._nodes: dict[NodeAddress, AsyncLink] = {}
@@ -348,7 +355,7 @@ class AsyncClusterLink:
     def send_if_connected(self, call: RedisCall, on_reply: OnReply) -> bool:
         """See AsyncLink; a redirection is an error reply like any other."""
         key = key_of(call)
-        known = self._slots.current
+        known = self.slots.current
         node = None if known is None or key is None else known.owner(slot_of_key(key))
         link = None if node is None else self._nodes.get(node)
         return link is not None and link.send_if_connected(call, on_reply)
@@ -357,19 +364,28 @@ class AsyncClusterLink:
         """Send one step and return its reply, or the list of replies. Raises the translated error
         of the first call that failed.
         """
-        rule = run_cluster_step(step, self.endpoint, self._slots, self._patience_s, time.monotonic)
+        rule = run_cluster_step(step, self.endpoint, self.slots, self._patience_s, time.monotonic)
         under_way: list[asyncio.Future[list[Any]]] = []
         try:
-            return await run_async(rule, partial(self._perform, under_way), THROWN)
+            return await run_async(rule, partial(self._perform_at_nodes, under_way), THROWN)
         finally:
             for replies in under_way:
                 if not replies.cancel() and not replies.cancelled():
                     replies.exception()  # retrieved: else asyncio logs it
 
-    async def _perform(self, under_way: list[asyncio.Future[list[Any]]], action: Action) -> Any:
+    async def perform(self, action: Action) -> Any:
+        """Perform an action of a rule that sends nothing."""
         match action:
             case FindSlots(anew, dead):
-                return (None if anew else self._slots.current) or await self.refresh(dead)
+                return (None if anew else self.slots.current) or await self.refresh(dead)
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
+        return None
+
+    async def _perform_at_nodes(
+        self, under_way: list[asyncio.Future[list[Any]]], action: Action
+    ) -> Any:
+        match action:
             case Connect(node):
                 assert node is not None
                 link = self.link_to(node)
@@ -379,19 +395,17 @@ class AsyncClusterLink:
                 return under_way[-1]
             case Receive(replies):
                 return await replies
-            case Pause(seconds):
-                await asyncio.sleep(seconds)
-        return None
+        return await self.perform(action)
 
     async def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask anew which slots are where; tasks that ask at once share one answer. Raises
         NoServerReachable when no node does.
         """
-        before = self._slots.current
+        before = self.slots.current
         async with self._asking:
-            known = self._slots.current
+            known = self.slots.current
             if known is before or known is None:
-                known = self._slots.current = await self.endpoint.fetch_slot_map_async(
+                known = self.slots.current = await self.endpoint.fetch_slot_map_async(
                     known.masters if known else (), dead
                 )
             return known
@@ -406,7 +420,7 @@ class AsyncClusterLink:
         """Returns when some master answers; connects if need be. Raises at once, without
         patience.
         """
-        for node in (self._slots.current or await self.refresh()).masters:
+        for node in (self.slots.current or await self.refresh()).masters:
             with suppress(LinkLost):
                 await self.link_to(node).ping()
                 return

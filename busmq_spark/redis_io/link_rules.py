@@ -90,9 +90,13 @@ class FindSlots(NamedTuple):
     """Nodes that are asked last, since they did not answer."""
 
 
+class ListReplicas(NamedTuple):
+    """Return the list of replicas that the sentinels have."""
+
+
 THROWN = (BusError, *CONNECTION_ERRORS)
 """The errors that a driver throws into a rule. Any other error ends the rule."""
-Action: TypeAlias = Connect | Ask | Send | Receive | Drop | Pause | FindSlots
+Action: TypeAlias = Connect | Ask | Send | Receive | Drop | Pause | FindSlots | ListReplicas
 Rule: TypeAlias = Generator[Action, Any, Any]
 Clock: TypeAlias = Callable[[], float]
 
@@ -125,7 +129,7 @@ def run_step(
         try:
             replies = yield Ask(connection, calls)
             if (failed := first_error(replies)) is not None:
-                failed = yield from _ask_with_scripts(connection, calls, replies)
+                failed = yield from ask_with_scripts(connection, calls, replies)
         except CONNECTION_ERRORS as error:
             problem = translate_redis_error(error, endpoint)
             if not is_idempotent(calls):
@@ -143,7 +147,7 @@ def run_step(
         connection = None
 
 
-def _ask_with_scripts(connection: Any, calls: Sequence[RedisCall], replies: list[Any]) -> Rule:
+def ask_with_scripts(connection: Any, calls: Sequence[RedisCall], replies: list[Any]) -> Rule:
     """Send again, with their text, the scripts that Redis does not know, and put their replies in
     place. Return the first error that is left.
     """

@@ -54,6 +54,10 @@ class Question(NamedTuple):
 LookUp: TypeAlias = Generator[Question, Any, T]
 
 
+ReplicaList: TypeAlias = tuple[int, frozenset[NodeAddress]]
+"""How many replicas can be elected, and the addresses of the others."""
+
+
 def _ask(question: Question) -> Any:
     connection = sync_connection(
         question.server, reply_s=_LOOK_UP_TIMEOUT_S, connect_s=_LOOK_UP_TIMEOUT_S
@@ -107,6 +111,34 @@ class SentinelMaster:
     async def resolve_async(self) -> RedisServerAddress:
         """Resolve on the running loop."""
         return await run_async(self._find_master(), _ask_async, CONNECTION_ERRORS)
+
+    def list_replicas(self) -> ReplicaList:
+        """Ask all sentinels for the replicas: any of them may lead the next fail-over."""
+        return run_sync(self._find_replicas(), _ask, CONNECTION_ERRORS)
+
+    async def list_replicas_async(self) -> ReplicaList:
+        """List the replicas on the running loop."""
+        return await run_async(self._find_replicas(), _ask_async, CONNECTION_ERRORS)
+
+    def _find_replicas(self) -> LookUp[ReplicaList]:
+        request = pack_words(("SENTINEL", "REPLICAS", self.name))
+        electable: set[NodeAddress] = set()
+        others: set[NodeAddress] = set()
+        problems: list[BusError | None] = []
+        for sentinel in self.sentinels:
+            try:
+                rows = yield Question(sentinel, request)
+            except CONNECTION_ERRORS as error:
+                problems.append(translate_redis_error(error, sentinel))
+                continue
+            for row in rows:
+                facts = dict(zip(row[::2], row[1::2], strict=True))
+                address = facts[b"ip"].decode(), int(facts[b"port"])
+                # Also one that is down: it may come back and be elected.
+                (electable if int(facts[b"slave-priority"]) else others).add(address)
+        if len(problems) == len(self.sentinels):
+            raise self._unreachable_error(problems)
+        return len(electable), frozenset(others - electable)
 
     def _find_master(self) -> LookUp[RedisServerAddress]:
         request = pack_words(("SENTINEL", "get-master-addr-by-name", self.name))

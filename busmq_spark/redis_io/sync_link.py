@@ -24,13 +24,14 @@ from busmq_spark.redis_io.link_rules import (
     Connect,
     Drop,
     FindSlots,
+    ListReplicas,
     Pause,
     Receive,
     Send,
     run_step,
     wait_for_retry,
 )
-from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, dial
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, SentinelMaster, dial
 from busmq_spark.redis_io.resp_codec import pack, pack_in_parts, script_as_eval
 from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
@@ -55,7 +56,7 @@ class SyncLink:
         ``patience_s`` of None suits endpoint and error (endpoint.py).
         """
         self.endpoint = endpoint
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._connection: redis.Connection | None = None
         self._posted = 0
         self._stopped = threading.Event()
@@ -84,8 +85,8 @@ class SyncLink:
         of the first call that failed.
         """
         assert not self._posted, "replies of posted calls are still to be fetched"
-        rule = run_step(step, None, self.endpoint, self._patience_s, time.monotonic)
-        return run_sync(rule, self._perform, THROWN)
+        rule = run_step(step, None, self.endpoint, self.patience_s, time.monotonic)
+        return run_sync(rule, self.perform, THROWN)
 
     def post(self, call: RedisCall) -> None:
         """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a
@@ -205,7 +206,8 @@ class SyncLink:
         except CONNECTION_ERRORS:
             return False
 
-    def _perform(self, action: Action) -> Any:
+    def perform(self, action: Action) -> Any:
+        """Perform one action of a rule."""
         match action:
             case Ask(connection, calls, whole):
                 return self._ask(connection, calls, whole=whole)
@@ -215,6 +217,9 @@ class SyncLink:
                 self._drop()
             case Pause(seconds):
                 self._stopped.wait(seconds)
+            case ListReplicas():
+                assert isinstance(self.endpoint, SentinelMaster)
+                return self.endpoint.list_replicas()
         return None
 
     def _ask(
@@ -276,8 +281,8 @@ class SyncClusterLink:
         (see endpoint.py).
         """
         self.endpoint = cluster
-        self._patience_s = patience_s
-        self._slots = KnownSlots()
+        self.patience_s = patience_s
+        self.slots = KnownSlots()
         self._nodes: dict[NodeAddress, SyncLink] = {}
         self._posted: deque[NodeAddress] = deque()
         self._awaited: set[SyncLink] = set()
@@ -293,20 +298,21 @@ class SyncClusterLink:
         of the first call that failed.
         """
         assert not self._posted, "replies of posted calls are still to be fetched"
-        rule = run_cluster_step(step, self.endpoint, self._slots, self._patience_s, time.monotonic)
+        rule = run_cluster_step(step, self.endpoint, self.slots, self.patience_s, time.monotonic)
         try:
-            return run_sync(rule, self._perform, THROWN)
+            return run_sync(rule, self.perform, THROWN)
         finally:
             while self._awaited:
                 self._awaited.pop().close()  # its replies would be taken for others'
 
-    def _perform(self, action: Action) -> Any:
+    def perform(self, action: Action) -> Any:
+        """Perform one action of a rule."""
         match action:
             case FindSlots(anew, dead):
                 if anew:
                     return self.refresh(dead)
                 self._raise_if_stopped()
-                return self._slots.current or self.refresh()
+                return self.slots.current or self.refresh()
             case Connect(node):
                 assert node is not None
                 link = self.link_to(node)
@@ -330,7 +336,7 @@ class SyncClusterLink:
         try:
             key = key_of(call)
             node = (
-                (self._slots.current or self.refresh()).masters[0]
+                (self.slots.current or self.refresh()).masters[0]
                 if key is None
                 else self.owner_address(key)
             )
@@ -389,7 +395,7 @@ class SyncClusterLink:
 
     def owner_address(self, key: str | bytes) -> NodeAddress:
         """The node of a key, as far as is known. Raises LinkLost."""
-        node = (self._slots.current or self.refresh()).owner(slot_of_key(key))
+        node = (self.slots.current or self.refresh()).owner(slot_of_key(key))
         if node is None:
             raise LinkLost(
                 url=self.endpoint.masked_url, reason=f"no node serves the slot of {key!r}"
@@ -408,8 +414,8 @@ class SyncClusterLink:
 
     def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask anew which slots are where. Raises NoServerReachable when no node does."""
-        known = self._slots.current
-        found = self._slots.current = self.endpoint.fetch_slot_map(
+        known = self.slots.current
+        found = self.slots.current = self.endpoint.fetch_slot_map(
             known.masters if known else (), dead
         )
         for gone in self._nodes.keys() - set(found.masters):
@@ -418,11 +424,11 @@ class SyncClusterLink:
 
     def forget_slot_map(self) -> None:
         """The next call fetches the slot map anew."""
-        self._slots.current = None
+        self.slots.current = None
 
     def owns_slots(self, node: NodeAddress) -> bool:
         """Whether the node owns slots, as far as is known."""
-        known = self._slots.current
+        known = self.slots.current
         return known is not None and node in known.masters
 
     def ask_each_master(self, ask: Callable[[SyncLink], R]) -> list[R]:
@@ -435,8 +441,8 @@ class SyncClusterLink:
             try:
                 return [ask(link) for link in self.master_links]
             except LinkLost as error:
-                rule = wait_for_retry(error, retry, self.endpoint, self._patience_s)
-                run_sync(rule, self._perform)
+                rule = wait_for_retry(error, retry, self.endpoint, self.patience_s)
+                run_sync(rule, self.perform)
 
     def _raise_if_stopped(self) -> None:
         if self._stopped.is_set():
@@ -453,7 +459,7 @@ class SyncClusterLink:
     def _drop_posted_and_slot_map(self) -> None:
         """A posted call went wrong: where its slot is, is asked anew by the next call."""
         self._drop_posted()
-        self._slots.current = None
+        self.slots.current = None
 
     def _drop_posted(self) -> None:
         for node in set(self._posted):

@@ -310,11 +310,11 @@ def test_a_call_waits_for_a_server_that_is_restarting(driver: Driver) -> None:
 def at_a_pause(patch: pytest.MonkeyPatch, way: str, act: Callable[[], object]) -> None:
     """Do ``act`` when the link pauses before its next try."""
     kind: type[Any] = AsyncLink if way == "async" else SyncLink
-    perform = kind._perform
+    perform = kind.perform
 
     def act_and_perform(self: Any, action: Action) -> Any:
         if isinstance(action, Pause):
             act()
         return perform(self, action)
 
-    patch.setattr(kind, "_perform", act_and_perform)
+    patch.setattr(kind, "perform", act_and_perform)
