@@ -862,6 +862,21 @@ class BusOptions(RedisOptions):
     reply_timeout_s: float = option(
         "replyTimeoutS", float, 10.0, doc="a server that owes a reply for so many seconds is gone"
     )
+    durability: str = option(
+        "durability",
+        one_of(*DURABILITY_LEVELS),
+        "memory",
+        doc="which servers have a message when its push returns",
+    )
+    replicas: int | str = option(
+        "replicas",
+        str,
+        "all",
+        doc="replicas that must confirm: all that can be elected, or so many",
+    )
+    durability_timeout_s: float = option(
+        "durabilityTimeoutMs", float, 5.0, doc="longest wait for their confirmations"
+    )
     federate: str | None = option(
         "federation.url",
         federation_urls,
@@ -896,6 +911,11 @@ class BusOptions(RedisOptions):
         "federation.sockets", integer(1), 2, doc="web sockets kept open to each federation server"
     )
 
+    @property
+    def durable(self) -> Durability:
+        """Return the durability of pushes."""
+        return check_durability(self.durability, self.replicas, self.durability_timeout_s)
+
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ConfigError(
@@ -904,11 +924,13 @@ class BusOptions(RedisOptions):
                     f" {LAYOUTS[-1]}"
                 )
             )
+        check_durability(self.durability, self.replicas, self.durability_timeout_s)
 
 
 _KEYWORD_CHECKS: Mapping[str, Callable[[str, object], object]] = {
     **dict.fromkeys(("url", "federate"), join_urls),
     **dict.fromkeys(("tls_ca", "tls_certificate", "tls_key", "federate_tls_ca"), check_path),
+    **dict.fromkeys(("durability", "replicas", "durability_timeout_s"), lambda _, value: value),
     "reply_timeout_s": partial(check_number, least=0.01, most=WEEK_S, unit="seconds"),
     "federate_secret": _check_secrets,
     "federate_secret_in_url": _check_urls,

@@ -66,7 +66,7 @@ from busmq_spark.bus.topics.topic_jobs import TopicJobs, TopicWorker
 from busmq_spark.errors import BusError, ConfigError, StateError, TlsError, Unauthorized
 from busmq_spark.errors.foreign import error_text, plain_text
 from busmq_spark.groups.job import OUTCOME_TTL_S
-from busmq_spark.options import bus_options, default_url
+from busmq_spark.options import bus_options, check_durability, default_url
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.redis_io.event_loops import forked_error, other_loop_error
 from busmq_spark.redis_io.layout import redis_layout
@@ -86,12 +86,18 @@ T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
 
+DurabilityLevel = Literal["memory", "disk", "replicated", "replicated-disk"]
+
+
 class QueueKeywords(TypedDict, total=False):
     """The settings of a queue; see Bus.queue."""
 
     server: int | None
     cap: int | None
     overflow: str | None
+    durability: DurabilityLevel | None
+    replicas: int | Literal["all"] | None
+    durability_timeout_s: float | None
 
 
 def _synchronous(
@@ -118,6 +124,9 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
       whether the certificate must name the host.
     - ``require_no_eviction``: refuse a Redis that may evict keys.
     - ``reply_timeout_s``: a server that owes a reply for so many seconds is gone.
+    - ``durability``: the servers that have a message when its push returns: ``memory`` (the
+      master), ``disk``, ``replicated`` or ``replicated-disk``; ``replicas``: how many replicas, or
+      ``all`` that can be elected; ``durability_timeout_s``: longest wait for them.
     - ``federate``: URLs of federation servers; ``federate_secret``: their secret, or a dictionary
       from URL to secret; ``federate_secret_in_url``: True, or the URLs of npm servers, which read
       it there only; ``federate_tls_ca``: as ``tls_ca``; ``federate_compression``: for slow links;
@@ -151,6 +160,9 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         tls_check_hostname: bool = True,
         require_no_eviction: bool = False,
         reply_timeout_s: float = 10.0,
+        durability: DurabilityLevel = "memory",
+        replicas: int | Literal["all"] = "all",
+        durability_timeout_s: float = 5.0,
         federate: str | Sequence[str] | None = None,
         federate_secret: str | Mapping[str, str] | None = None,
         federate_secret_in_url: bool | Collection[str] = False,
@@ -340,13 +352,16 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         """Whether every server of its own answers; a bus without Redis is never online."""
         return self._servers is not None and all(self._servers.ready)
 
-    def queue(
+    def queue(  # noqa: PLR0913  # the settings by name, each with a default that serves
         self,
         name: str,
         *,
         server: int | None = None,
         cap: int | None = None,
         overflow: str | None = None,
+        durability: DurabilityLevel | None = None,
+        replicas: int | Literal["all"] | None = None,
+        durability_timeout_s: float | None = None,
     ) -> Queue:
         """Return the queue with this name. Nothing is sent before it is attached or used.
 
@@ -359,6 +374,8 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
                 not acknowledged stay.
             overflow: ``"drop-oldest"``: also drop messages that a subscription has not
                 acknowledged.
+            durability: As for the bus, whose setting counts by default; so do ``replicas`` and
+                ``durability_timeout_s``.
 
         Raises:
             ConfigError: An argument has a wrong type or value.
@@ -367,7 +384,13 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
             async with bus.queue("orders") as orders:
                 await orders.push({"n": 1})
         """
-        return Queue(self, name, server, queue_cap_field(cap, overflow))
+        own = (durability, replicas, durability_timeout_s)
+        options = self.options
+        of_bus = (options.durability, options.replicas, options.durability_timeout_s)
+        durable = check_durability(
+            *(of_bus[at] if each is None else each for at, each in enumerate(own))
+        )
+        return Queue(self, name, server, queue_cap_field(cap, overflow), durable)
 
     def topic(
         self,

@@ -28,12 +28,14 @@ from busmq_spark.arguments import check_items
 from busmq_spark.errors import (
     BusError,
     ConfigError,
+    NotReplicated,
     PublishIncomplete,
     QueueMissing,
     TooFewDestinations,
 )
 from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
+from busmq_spark.redis_io.durability import TooFewConfirmed
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.routing import event_routing as flows
 from busmq_spark.routing.cloud_event import Event, Extension, make_event
@@ -242,8 +244,14 @@ class EventRoutingMixin:
         self, how: Callable[[QueueKeys, bytes, str], Flow[int]], queue: str, value: bytes
     ) -> int:
         keys = QueueKeys(queue, self.options.cluster)
-        index = await self.servers.locate(keys.metadata)
-        return await self.servers.commands[index].run(how(keys, value, new_token()))
+        index, durability = await self.servers.locate(keys.metadata), self.options.durable
+        flow = how(keys, value, new_token())
+        if not durability.on:
+            return await self.servers.commands[index].run(flow)
+        try:
+            return await self.servers.durable(index, durability).run(flow)
+        except TooFewConfirmed as error:
+            raise NotReplicated(**{**error.details, "queue": queue}) from None
 
 
 def _texts(patterns: str | Sequence[str]) -> Sequence[str]:

@@ -20,12 +20,14 @@ from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import queue_name, server_index
 from busmq_spark.redis_io import optional_commands
+from busmq_spark.redis_io.durability import DurableAsyncLink
 from busmq_spark.redis_io.layout import RedisLayout, async_links
 from busmq_spark.redis_io.optional_commands import ask_if_allowed
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.redis_io.queue_location import choose_server
 
 if TYPE_CHECKING:
+    from busmq_spark.options import Durability
     from busmq_spark.redis_io.layout import AnyAsyncLink
 
 LOCATION_CACHE_S = 600.0
@@ -46,6 +48,7 @@ class RedisServerLinks:
         self.takes: list[AnyAsyncLink] = async_links(layout, 0.0, reply_s)
         """Without patience: consumers have more of it than any link."""
         self.pubsub = [PubSubConnection(endpoint, reply_s) for endpoint in layout.pubsub_endpoints]
+        self._durable: dict[tuple[int, Durability], DurableAsyncLink] = {}
         self.ready = [False] * len(self.commands)
         self._on_change, self._reply_s = on_change, reply_s
         self._known: dict[str, tuple[int, float]] = {}
@@ -135,11 +138,22 @@ class RedisServerLinks:
             answered == len(self.commands) and queue_name(key) is None
         )  # a queue may yet be created on any server
 
+    def durable(self, index: int, durability: Durability) -> DurableAsyncLink:
+        """Return the link to a server for writes of this durability: its connection is of its own,
+        since WAIT blocks it, and all such writes share it.
+        """
+        found = self._durable.get((index, durability))
+        if found is None:
+            endpoint = self.commands[index].endpoint
+            found = DurableAsyncLink(endpoint, durability, self._reply_s)
+            self._durable[index, durability] = found
+        return found
+
     async def close(self) -> None:
         """Close every link."""
         for connection in self.pubsub:
             connection.drop()
-        for link in (*self.commands, *self.takes):
+        for link in (*self.commands, *self.takes, *self._durable.values()):
             with suppress(BusError):
                 await link.close()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from busmq_spark.errors import ConfigError, QueueMissing
+from busmq_spark.errors import ConfigError, QueueMissing, UnconfirmedLost
 from busmq_spark.queue.command_generators import Flow, command, script
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID, Message, chunks
@@ -121,6 +121,40 @@ def append(keys: QueueKeys, values: Sequence[bytes]) -> Flow[tuple[int, int]]:
     if stored < 0:
         raise QueueMissing(queue=keys.name)
     return first, stored
+
+
+LOST_REASONS = {
+    "recreated": "the queue has been created anew since then",
+    "reissued": "id {id} has another message now: a fail-over took the messages back",
+    "rolled-back": "id {id} was given to no message: a fail-over took the messages back",
+    "removed": (
+        "id {id} is stored no more: a reader has acknowledged it, or a limit has deleted it, or a"
+        " fail-over took it back"
+    ),
+}
+"""The sentence of UnconfirmedLost for each kind."""
+
+
+def confirm(keys: QueueKeys, born: str, marks: Mapping[int, str]) -> Flow[None]:
+    """Check that messages, by id and fingerprint, are stored in this life of the queue. Raises
+    UnconfirmedLost.
+    """
+    words = [word for pair in marks.items() for word in pair]
+    names = (keys.metadata, keys.messages, keys.msgid)
+    size = 2 * CHUNK_MESSAGES
+    replies = yield [
+        script("confirm", names, (born, *words[at : at + size]))
+        for at in range(0, len(words), size)
+    ]
+    for kind, id in ((kind.decode(), int(id)) for kind, id in replies):
+        if kind:
+            raise UnconfirmedLost(
+                queue=keys.name,
+                first=min(marks),
+                last=max(marks),
+                kind=kind,
+                reason=LOST_REASONS[kind].format(id=id),
+            )
 
 
 def pop(

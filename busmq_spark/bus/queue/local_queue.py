@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.arguments import check_items, check_text, check_whole
 from busmq_spark.bus.queue.base_queue import BaseQueue
 from busmq_spark.bus.queue.push import PendingPush, PushBatcher
-from busmq_spark.errors import BusError, QueueMissing, StateError
+from busmq_spark.errors import (
+    BusError,
+    NotReplicated,
+    QueueMissing,
+    StateError,
+    UnconfirmedLost,
+)
 from busmq_spark.groups import shared_group as groups
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue import retention
@@ -22,7 +28,9 @@ from busmq_spark.queue.command_generators import Flow, RedisCall, T
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.message import encode_value
 from busmq_spark.reading import reader_subscriptions, times_of_ids
+from busmq_spark.reading.reader_operations import fingerprint
 from busmq_spark.redis_io.async_link import OnReply
+from busmq_spark.redis_io.durability import TooFewConfirmed, Unconfirmed
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
@@ -33,7 +41,10 @@ if TYPE_CHECKING:
     from busmq_spark.bus.context import BusContext
     from busmq_spark.bus.queue.base_consumption import ConsumptionRoom
     from busmq_spark.bus.redis_server_links import RedisServerLinks
+    from busmq_spark.options import Durability
 
+MAX_UNCONFIRMED = 100_000
+"""Messages without confirmation that a queue remembers for ``confirm``."""
 SHORT_TTL_S = 3600
 """A queue that lives for less is warned about when it is left with messages."""
 SHORT_TTL_CHECK_TIMEOUT_S = 0.5
@@ -45,12 +56,21 @@ class LocalQueue(BaseQueue):
     """A queue of a bus, as its consumption, its groups and its keep-alive see it."""
 
     def __init__(
-        self, bus: BusContext, name: str, home: int | None = None, cap: str | None = None
+        self,
+        bus: BusContext,
+        name: str,
+        home: int | None = None,
+        cap: str | None = None,
+        durability: Durability | None = None,
     ) -> None:
         """``home``: the index of the server on which it is created, of several; a ``home`` of None
-        is the server that its name hashes to. ``cap``: core's rule.
+        is the server that its name hashes to. ``cap``: core's rule. ``durability``: that of the bus
+        by default.
         """
         super().__init__(bus, name)
+        self.durability = bus.options.durable if durability is None else durability
+        self._unconfirmed: dict[int, tuple[str, str]] = {}
+        """Life and fingerprint of messages that were pushed and not confirmed, by id."""
         self.keys = QueueKeys(name, bus.options.cluster)
         self._home = None if home is None else check_whole("server", home)
         self._cap = cap
@@ -183,7 +203,11 @@ class LocalQueue(BaseQueue):
         self._push_pipeline.put(push)
 
     def begin_push(self, values: Any, on_reply: OnReply) -> bool:
-        """Send one chunk the quickest way; false when the link is down."""
+        """Send one chunk the quickest way; false when the link is down, or the push must be
+        confirmed.
+        """
+        if self.durability.on:
+            return False
         assert self._servers is not None
         return self._servers.commands[self.server].send_if_connected(
             next(flows.append(self.keys, values)),  # type: ignore[arg-type]  # one call
@@ -212,13 +236,92 @@ class LocalQueue(BaseQueue):
         """Push one chunk, and return the first id and the number of stored messages. A queue that
         vanished (Redis lost its data, another client closed it) is created again.
         """
-        link = self.bus.servers.commands[self.server]
         try:
-            return await link.run(append(self.keys, values))
+            return await self._append(values, append)
         except QueueMissing:
             log.warning("queue %r is gone and is made anew; its ids begin again at 1", self.name)
             await self._join(self.discoverable)
-            return await link.run(append(self.keys, values))
+            return await self._append(values, append)
+
+    async def confirm(self, first: int, last: int) -> None:
+        """Wait again for the replicas after NotReplicated, and check that the messages are still
+        stored: same ids, same content, same life of the queue.
+
+        Args:
+            first: Id of the first message, from the details of the error.
+            last: Id of the last one.
+
+        Raises:
+            NotReplicated: Again too few servers have confirmed in time.
+            UnconfirmedLost: Messages are not stored any more.
+            StateError: This object has pushed no such messages that are not confirmed.
+
+        Example:
+            try:
+                await orders.push({"n": 1})
+            except NotReplicated as error:
+                await orders.confirm(error.details["first"], error.details["last"])
+        """
+        check_whole("first", first, 1)
+        check_whole("last", last, first)
+        self._need_attached("confirm messages of")
+        found = {id: self._unconfirmed[id] for id in self._unconfirmed if first <= id <= last}
+        if not found:
+            raise StateError(
+                event="confirm",
+                what=f"ids {first} to {last} of queue {self.name!r}",
+                state="not waiting for it in this object",
+                remedy="Call it on the object whose push failed, with the ids of its error",
+            )
+        await self._confirm(found)
+
+    async def _append(
+        self, values: Any, append: Callable[[QueueKeys, Any], Flow[tuple[int, int]]]
+    ) -> tuple[int, int]:
+        """Push one chunk, and wait until it is confirmed, if it must be."""
+        servers, flow = self.bus.servers, append(self.keys, values)
+        if not self.durability.on:
+            return await servers.commands[self.server].run(flow)
+        try:
+            return await servers.durable(self.server, self.durability).run(flow)
+        except (TooFewConfirmed, Unconfirmed) as error:
+            first, stored = error.replies[0]
+            if stored < 0:
+                raise QueueMissing(queue=self.name) from None
+            if not stored:
+                return first, 0
+            found = {first + at: (self._born, fingerprint(values[at])) for at in range(stored)}
+            if isinstance(error, Unconfirmed):
+                await self._confirm(found)
+                return first, stored
+            self._remember_unconfirmed(found)
+            named = {"queue": self.name, "first": first, "last": first + stored - 1}
+            raise NotReplicated(**{**error.details, **named}) from None
+
+    async def _confirm(self, found: Mapping[int, tuple[str, str]]) -> None:
+        first, last = min(found), max(found)
+        born = found[last][0]
+        marks = {id: mark for id, (_, mark) in found.items()}
+        link = self.bus.servers.durable(self.server, self.durability)
+        try:
+            await link.run(flows.confirm(self.keys, born, marks))
+        except TooFewConfirmed as error:
+            self._remember_unconfirmed(found)
+            named = {"queue": self.name, "first": first, "last": last}
+            raise NotReplicated(**{**error.details, **named}) from None
+        except UnconfirmedLost:
+            self._forget_unconfirmed(found)
+            raise
+        self._forget_unconfirmed(found)
+
+    def _remember_unconfirmed(self, found: Mapping[int, tuple[str, str]]) -> None:
+        self._unconfirmed.update(found)
+        for id in list(self._unconfirmed)[:-MAX_UNCONFIRMED]:
+            del self._unconfirmed[id]
+
+    def _forget_unconfirmed(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            self._unconfirmed.pop(id, None)
 
     # -- asking ------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from busmq_spark.bus.context import bus_not_open_error
-from busmq_spark.errors import BusError, QueueFull
+from busmq_spark.errors import BusError, NotReplicated, QueueFull
 from busmq_spark.queue.message import CHUNK_BYTES, CHUNK_MESSAGES
 
 if TYPE_CHECKING:
@@ -57,6 +57,13 @@ class PendingPush(Generic[V]):
         self.ids.extend(range(first, first + count))
         if len(self.ids) == len(self.values):
             self.future.set_result(self.ids)
+
+    def on_unconfirmed(self, first: int, count: int, error: NotReplicated) -> None:
+        """The next ``count`` values have ids from ``first`` on, and too few servers have them."""
+        self.ids.extend(range(first, first + count))
+        left = len(self.values) - len(self.ids)
+        named = {"first": self.ids[0], "last": self.ids[-1], "left": left}
+        self.fail(NotReplicated(**{**error.details, **named}))
 
     def fail(self, error: BusError | None) -> None:
         """Nothing more of it is sent; an ``error`` of None means that the bus is not open any more:
@@ -162,6 +169,10 @@ class PushBatcher:
                 answer = await self._queue.push_call(self._values)
             if refused := self._on_stored(*answer):
                 await self._fail_for_room(refused)
+        except NotReplicated as error:
+            first, last = error.details["first"], error.details["last"]
+            if refused := self._on_stored(first, last - first + 1, error):
+                await self._fail_for_room(refused)
         except BusError as error:
             self._fail_chunk(error)
         except asyncio.CancelledError:
@@ -169,8 +180,11 @@ class PushBatcher:
             raise
         self._send_next_chunk()
 
-    def _on_stored(self, first: int, count: int) -> list[PendingPush[bytes]]:
-        """Note that the first ``count`` values of the chunk have ids from ``first`` on.
+    def _on_stored(
+        self, first: int, count: int, unconfirmed: NotReplicated | None = None
+    ) -> list[PendingPush[bytes]]:
+        """Note that the first ``count`` values of the chunk have ids from ``first`` on, and why
+        they are not confirmed.
 
         Returns the pushes whose other values had no room.
         """
@@ -181,7 +195,9 @@ class PushBatcher:
             log.debug(words, self._queue.name, count, first, first + count - 1)
         for push, size in self._chunk:
             fitting = min(size, count)
-            if fitting:
+            if fitting and unconfirmed is not None:
+                push.on_unconfirmed(first, fitting, unconfirmed)
+            elif fitting:
                 push.on_stored(first, fitting)
             first, count = first + fitting, count - fitting
             if fitting < size:
