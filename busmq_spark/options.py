@@ -864,7 +864,7 @@ class BusOptions(RedisOptions):
     )
     durability: str = option(
         "durability",
-        one_of(*DURABILITY_LEVELS),
+        str,
         "memory",
         doc="which servers have a message when its push returns",
     )
@@ -930,7 +930,8 @@ class BusOptions(RedisOptions):
 _KEYWORD_CHECKS: Mapping[str, Callable[[str, object], object]] = {
     **dict.fromkeys(("url", "federate"), join_urls),
     **dict.fromkeys(("tls_ca", "tls_certificate", "tls_key", "federate_tls_ca"), check_path),
-    **dict.fromkeys(("durability", "replicas", "durability_timeout_s"), lambda _, value: value),
+    **dict.fromkeys(("durability", "replicas"), lambda _, value: value),
+    "durability_timeout_s": partial(check_number, least=0.001, most=WEEK_S, unit="seconds"),
     "reply_timeout_s": partial(check_number, least=0.01, most=WEEK_S, unit="seconds"),
     "federate_secret": _check_secrets,
     "federate_secret_in_url": _check_urls,

@@ -374,8 +374,10 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
                 not acknowledged stay.
             overflow: ``"drop-oldest"``: also drop messages that a subscription has not
                 acknowledged.
-            durability: As for the bus, whose setting counts by default; so do ``replicas`` and
-                ``durability_timeout_s``.
+            durability: The servers that have a message when its push returns; by default those
+                of the bus.
+            replicas: Number of replicas that must have it, or ``"all"``; by default as for the bus.
+            durability_timeout_s: Longest wait for them in seconds; by default as for the bus.
 
         Raises:
             ConfigError: An argument has a wrong type or value.

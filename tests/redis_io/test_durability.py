@@ -1,0 +1,201 @@
+"""Durable steps on a real master with a replica, between which a cutter stands: confirmed is only
+what the replica has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from busmq_spark.embedded.server import EmbeddedRedis
+from busmq_spark.errors import ConfigError, NotReplicated, TooFewReplicas
+from busmq_spark.options import Durability, RedisOptions
+from busmq_spark.queue import queue as flows
+from busmq_spark.queue.command_generators import command
+from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.redis_io.durability import (
+    DurableAsyncLink,
+    DurableSyncLink,
+    TooFewConfirmed,
+    Unconfirmed,
+    parse_cluster_nodes,
+)
+from busmq_spark.redis_io.layout import redis_layout, sync_links
+from tests.replicated import LONG, SOON, Pair, count, info, running_pair
+from tests.support import wait_until
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Pair]:
+    with running_pair() as pair:
+        yield pair
+
+
+@pytest.fixture
+def pair(servers: Pair) -> Pair:
+    servers.heal()
+    servers.master.command("FLUSHALL")
+    return servers
+
+
+@pytest.fixture
+def orders(pair: Pair) -> QueueKeys:
+    keys = QueueKeys("orders", False)
+    pair.link().run(flows.attach(keys, "life", ttl_s=100))
+    return keys
+
+
+def knows_waitaof(server: EmbeddedRedis) -> bool:
+    return server.command("COMMAND", "INFO", "WAITAOF") != [None]
+
+
+def durable(pair: Pair, *about: Any) -> DurableSyncLink:
+    return DurableSyncLink(pair.link(), Durability(*about))
+
+
+def test_a_confirmed_push_is_on_the_replica(pair: Pair, orders: QueueKeys) -> None:
+    link = durable(pair, "replicated", None, LONG)
+    for done in range(1, 50):
+        link.run(flows.append(orders, [b"x"]), "orders")
+        assert count(pair.replica, "orders") == done
+
+
+def test_a_push_that_no_replica_has_is_not_confirmed(pair: Pair, orders: QueueKeys) -> None:
+    link = durable(pair, "replicated", 1, SOON)
+    link.run(flows.append(orders, [b"x"]), "orders")
+    pair.between.hush()
+    with pytest.raises(NotReplicated) as caught:
+        link.run(flows.append(orders, [b"x"]), "orders")
+    assert caught.value.details["asked"] == 1
+    assert caught.value.details["received"] == 0
+    assert (count(pair.master, "orders"), count(pair.replica, "orders")) == (2, 1)
+
+
+def test_work_found_done_is_confirmed_only_when_the_replica_has_it(
+    pair: Pair, orders: QueueKeys
+) -> None:
+    """A repeated call writes nothing, and WAIT alone would wait for nothing."""
+    pair.between.hush()
+    pair.link().execute(command("SET", "bus:step", "done"))
+    again = command("SETNX", "bus:step", "done")
+    with pytest.raises(NotReplicated):
+        durable(pair, "replicated", 1, SOON).execute(again, "orders")
+    pair.heal()
+    assert durable(pair, "replicated", 1, LONG).execute(again, "orders") == 0
+    assert pair.replica.command("GET", "bus:step") == "done"
+
+
+def test_too_few_replicas_are_refused_before_anything_is_pushed(
+    pair: Pair, orders: QueueKeys
+) -> None:
+    with pytest.raises(TooFewReplicas, match="has 1 replicas"):
+        durable(pair, "replicated", 2, LONG).run(flows.append(orders, [b"x"]), "orders")
+    with EmbeddedRedis() as alone:
+        [link] = sync_links(redis_layout(RedisOptions(url=alone.url)))
+        with pytest.raises(TooFewReplicas, match="has 0 replicas"):
+            DurableSyncLink(link, Durability("replicated")).execute(command("INCR", "n"), "n")
+        assert alone.command("EXISTS", "n") == 0
+    assert count(pair.master, "orders") == 0
+
+
+@pytest.mark.parametrize("level", ["disk", "replicated-disk"])
+def test_disk_needs_a_server_that_can(pair: Pair, orders: QueueKeys, level: str) -> None:
+    expected = "append-only file is off" if knows_waitaof(pair.master) else "Redis 7.2 or newer"
+    with pytest.raises(ConfigError, match=expected):
+        durable(pair, level).run(flows.append(orders, [b"x"]), "orders")
+    assert count(pair.master, "orders") == 0
+
+
+def test_disk_confirms_what_the_append_only_file_has() -> None:
+    with EmbeddedRedis(aof=True) as master:
+        if not knows_waitaof(master):
+            pytest.skip("this Redis knows no WAITAOF")
+        own = {"repl-diskless-sync-delay": "0"}
+        to = ("127.0.0.1", master.port)
+        with EmbeddedRedis(replica_of=to, settings=own, aof=True) as replica:
+            wait_until(lambda: "state=online" in info(master))
+            [link] = sync_links(redis_layout(RedisOptions(url=master.url)))
+            for level in ("disk", "replicated-disk"):
+                done = DurableSyncLink(link, Durability(level, None, LONG))
+                assert done.execute(command("INCR", level), "n") == 1
+            assert replica.command("GET", "replicated-disk") == "1"
+            replica.pause()
+            short = DurableSyncLink(link, Durability("replicated-disk", 1, SOON))
+            with pytest.raises(NotReplicated) as caught:
+                short.execute(command("INCR", "n"), "n")
+            assert (caught.value.details["asked"], caught.value.details["received"]) == (2, 1)
+            replica.resume()
+
+
+def test_a_failover_there_and_back_is_noticed(pair: Pair, orders: QueueKeys) -> None:
+    """The connection survives it, the answer of WAIT would be that of another history."""
+    endpoint = redis_layout(RedisOptions(url=pair.master.url)).endpoints[0]
+
+    async def run() -> list[str]:
+        link = DurableAsyncLink(endpoint, Durability("replicated", 1, LONG))
+        try:
+            await link.run(flows.append(orders, [b"x"]))
+            pair.fail_over_and_back()
+            with pytest.raises(Unconfirmed) as caught:
+                await link.run(flows.append(orders, [b"y"]))
+            # An idempotent step is run again, and its answer counts.
+            await link.execute(command("SET", "bus:step", "done"))
+            return [str(reply) for reply in caught.value.replies[0]]
+        finally:
+            await link.close()
+
+    assert asyncio.run(run()) == ["2", "1"]
+    assert count(pair.replica, "orders") == 2
+
+
+def test_tasks_share_one_wait(pair: Pair, orders: QueueKeys) -> None:
+    endpoint = redis_layout(RedisOptions(url=pair.master.url)).endpoints[0]
+
+    async def run() -> None:
+        link = DurableAsyncLink(endpoint, Durability("replicated", 1, LONG))
+        try:
+            await asyncio.gather(*(link.run(flows.append(orders, [b"x"])) for _ in range(100)))
+        finally:
+            await link.close()
+
+    pair.master.command("CONFIG", "RESETSTAT")
+    asyncio.run(run())
+    stats = str(pair.master.command("INFO", "commandstats"))
+    calls = next(line for line in stats.split() if line.startswith("cmdstat_wait:"))
+    assert int(calls.partition("calls=")[2].partition(",")[0]) < 10
+    assert count(pair.replica, "orders") == 100
+
+
+def test_each_task_gets_the_error_of_its_own_call(pair: Pair, orders: QueueKeys) -> None:
+    endpoint = redis_layout(RedisOptions(url=pair.master.url)).endpoints[0]
+
+    async def run() -> list[Any]:
+        link = DurableAsyncLink(endpoint, Durability("replicated", 1, SOON))
+        try:
+            await link.execute(command("SET", "text", "no number"))
+            pair.between.hush()
+            tasks = [link.execute(command("INCR", key)) for key in ("text", "n", "m")]
+            return await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await link.close()
+
+    wrong, *short = asyncio.run(run())
+    assert "not an integer" in str(wrong)
+    assert [type(each) for each in short] == [TooFewConfirmed, TooFewConfirmed]
+
+
+def test_replicas_of_a_node_are_those_that_can_be_elected() -> None:
+    text = (
+        "a1 127.0.0.1:1@11 myself,master - 0 0 1 connected 0-5460\n"
+        "b1 127.0.0.1:2@12 master - 0 0 2 connected 5461-16383\n"
+        "a2 127.0.0.1:3@13 slave a1 0 0 1 connected\n"
+        "a3 127.0.0.1:4@14 slave,fail a1 0 0 1 disconnected\n"
+        "a4 127.0.0.1:5@15,host slave,nofailover a1 0 0 1 connected\n"
+        "b2 127.0.0.1:6@16 slave b1 0 0 2 connected\n"
+    )
+    assert parse_cluster_nodes(text) == (2, frozenset({("127.0.0.1", 5)}))
