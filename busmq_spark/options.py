@@ -93,6 +93,10 @@ class Durability:
         return self.level.startswith("replicated")
 
 
+MEMORY = Durability()
+"""The default."""
+
+
 def check_durability(
     level: object, replicas: object = "all", timeout_s: object = 5.0
 ) -> Durability:
@@ -116,6 +120,18 @@ def check_durability(
             )
         )
     return found
+
+
+def refuse_durability_over_federation(durability: Durability) -> None:
+    """Raise ConfigError for a durability that a federation server cannot be asked for."""
+    if durability.on:
+        raise ConfigError(
+            reason=(
+                f"durability={durability.level} cannot be said over federation. Set it in the Bus"
+                " of the federation server, which then confirms before it answers, and use"
+                " durability=memory here"
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,12 @@ from busmq_spark.bus.topics.topic_jobs import TopicJobs, TopicWorker
 from busmq_spark.errors import BusError, ConfigError, StateError, TlsError, Unauthorized
 from busmq_spark.errors.foreign import error_text, plain_text
 from busmq_spark.groups.job import OUTCOME_TTL_S
-from busmq_spark.options import bus_options, check_durability, default_url
+from busmq_spark.options import (
+    bus_options,
+    check_durability,
+    default_url,
+    refuse_durability_over_federation,
+)
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.redis_io.event_loops import forked_error, other_loop_error
 from busmq_spark.redis_io.layout import redis_layout
@@ -602,6 +607,8 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         Example:
             orders = bus.federate(bus.queue("orders"), "wss://dc2.example/bus")
         """
+        of_thing = thing.durability if isinstance(thing, Queue) else self.options.durable
+        refuse_durability_over_federation(of_thing)
         return cast("T", self._federation_links().federate(thing, url, secret, secret_in_url))
 
     def mirror(

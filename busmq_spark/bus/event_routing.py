@@ -35,7 +35,6 @@ from busmq_spark.errors import (
 )
 from busmq_spark.queue.command_generators import Flow, T
 from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
-from busmq_spark.redis_io.durability import TooFewConfirmed
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.routing import event_routing as flows
 from busmq_spark.routing.cloud_event import Event, Extension, make_event
@@ -250,8 +249,8 @@ class EventRoutingMixin:
             return await self.servers.commands[index].run(flow)
         try:
             return await self.servers.durable(index, durability).run(flow)
-        except TooFewConfirmed as error:
-            raise NotReplicated(**{**error.details, "queue": queue}) from None
+        except NotReplicated as error:
+            raise error.about(queue=queue) from None
 
 
 def _texts(patterns: str | Sequence[str]) -> Sequence[str]:

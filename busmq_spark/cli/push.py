@@ -31,11 +31,13 @@ from busmq_spark.cli.queue_lookup import (
     locate_queue,
     open_links,
 )
-from busmq_spark.errors import ConfigError, LinkLost
+from busmq_spark.errors import ConfigError, LinkLost, NotReplicated
 from busmq_spark.groups.topic import partition_of
-from busmq_spark.options import RedisOptions
+from busmq_spark.options import Durability, RedisOptions, check_durability
 from busmq_spark.queue.command_generators import slices
-from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
+from busmq_spark.queue.message import chunks
+from busmq_spark.queue.queue import MIN_RECORD_TTL_S, AttachResult, append, attach, push_many
+from busmq_spark.redis_io.durability import DurableSyncLink
 from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -122,6 +124,20 @@ def push(  # noqa: PLR0913  # the options of a command
             show_default=False,
         ),
     ] = None,
+    durability: Annotated[
+        str,
+        typer.Option(
+            metavar="LEVEL",
+            help="Which servers must have a message: memory, disk, replicated or replicated-disk.",
+        ),
+    ] = "memory",
+    replicas: Annotated[
+        str,
+        typer.Option(metavar="N", help="How many replicas, or all that can be elected."),
+    ] = "all",
+    durability_timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Longest wait for their confirmations.")
+    ] = "5s",
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -140,12 +156,17 @@ def push(  # noqa: PLR0913  # the options of a command
     out = CliOutput(as_json)
     values = None if values == ["-"] else values
     ttl_s = MIN_RECORD_TTL_S if ttl is None else parse_seconds(ttl, "--ttl")
+    durable = check_durability(
+        durability,
+        int(replicas) if replicas.isdecimal() else replicas,
+        parse_seconds(durability_timeout, "--durability-timeout"),
+    )
     _check_arguments(values, file, null, whole)
     with nullcontext() if values else _open_source(out, file) as source, open_links(redis) as links:
         place = locate_queue(queue, links) if key is None else _location_of_key(queue, key, links)
         attached = place.link.run(attach(place.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
         _note_ignored_options(out, attached, ttl_s if ttl else 0, maxsize)
-        sender = CliPusher(out, place, attached)
+        sender = CliPusher(out, place, attached, durable)
         if source is None:
             sender.push([os.fsencode(value) for value in values or ()])
         else:
@@ -164,8 +185,11 @@ def _location_of_key(topic: str, key: str, links: list[Link]) -> LocatedQueue:
 class CliPusher:
     """Pushes and counts."""
 
-    def __init__(self, out: CliOutput, place: LocatedQueue, attached: AttachResult) -> None:
+    def __init__(
+        self, out: CliOutput, place: LocatedQueue, attached: AttachResult, durability: Durability
+    ) -> None:
         self.out, self.place, self.attached = out, place, attached
+        self._durability, self._link = durability, DurableSyncLink(place.link, durability)
         self.stored = 0
 
     def push(self, values: list[bytes]) -> None:
@@ -174,7 +198,7 @@ class CliPusher:
         """
         if not values:
             return
-        stored = self.place.link.run(push_many(self.place.keys, values))
+        stored = self._push_durably(values) if self._durability.on else self._push_all(values)
         self.stored += stored
         if stored < len(values):
             raise CliQueueFull(
@@ -183,6 +207,25 @@ class CliPusher:
                 stored=self.stored,
                 left=len(values) - stored,
             )
+
+    def _push_all(self, values: list[bytes]) -> int:
+        return self.place.link.run(push_many(self.place.keys, values))
+
+    def _push_durably(self, values: list[bytes]) -> int:
+        """Push chunk by chunk. Raises NotReplicated with the ids of the chunk."""
+        keys, done = self.place.keys, 0
+        for chunk in chunks(values):
+            try:
+                stored = self._link.run(append(keys, chunk), keys.name)[1]
+            except NotReplicated as error:
+                first, stored = error.replies[0]
+                self.stored += done + stored
+                left = len(values) - done - stored
+                raise error.about(first=first, last=first + stored - 1, left=left) from None
+            done += stored
+            if stored < len(chunk):
+                break
+        return done
 
     def push_source(self, source: BinaryIO, separator: bytes | None) -> None:
         """Everything a file or pipe holds; ``separator`` None makes one message of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from busmq_spark.errors.base import BusError
@@ -113,6 +114,9 @@ class NotReplicated(BusError):
         " messages. See whether the replicas run and keep up."
     )
 
+    replies: Sequence[Any] = ()
+    """Replies to the calls of the step, for its caller."""
+
     def __init__(self, **details: Any) -> None:
         first, last, left = (details[name] for name in ("first", "last", "left"))
         what, then = "its writes", "The master has them. Repeat the call when the replicas keep up"
@@ -126,6 +130,12 @@ class NotReplicated(BusError):
             )
         servers = "disks" if "disk" in details["durability"] else "replicas"
         super().__init__(**{**details, "what": what, "then": then, "servers": servers})
+
+    def about(self, **named: Any) -> NotReplicated:
+        """Return the same error with other details."""
+        error = NotReplicated(**{**self.details, **named})
+        error.replies = self.replies
+        return error
 
 
 class UnconfirmedLost(BusError):

@@ -11,11 +11,12 @@ from typing import TypeVar
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import CopyRangeReadResult
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
-from busmq_spark.options import RedisOptions
+from busmq_spark.options import MEMORY, BusOptions, RedisOptions
 from busmq_spark.queue.command_generators import Flow, run_flows_together, slices
 from busmq_spark.queue.keys import QueueKeys, mirror_report, server_index
 from busmq_spark.reading.reader_operations import keep_alive, marks
 from busmq_spark.reading.reader_record import Announcement
+from busmq_spark.redis_io.durability import DurableSyncLink
 from busmq_spark.redis_io.layout import Link, redis_layout, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate
 from busmq_spark.writing import mirror as flows
@@ -42,6 +43,8 @@ class MirrorTarget:
         where = redis_layout(options)
         self.cluster, self.masked_url = where.cluster, where.masked_url
         self._links = sync_links(where, MIRROR_PATIENCE_S)
+        durability = options.durable if isinstance(options, BusOptions) else MEMORY
+        self._durable_links = [DurableSyncLink(link, durability) for link in self._links]
         self._places: dict[str, int] = {}
 
     def keys(self, queue: str) -> QueueKeys:
@@ -80,18 +83,14 @@ class MirrorTarget:
         found: dict[str, MirrorAppendResult | BusError] = {}
         pieces = [(each.window.queue, chunk) for each in rows for chunk in split_into_chunks(each)]
         self._locate([each.window.queue for each in rows])
-        for server, link in enumerate(self._links):
+        for server, link in enumerate(self._durable_links):
             own = [piece for piece in pieces if self._places[piece[0]] == server]
             for part in _group_into_calls(own):
-                for (queue, _), answer in zip(
-                    part,
-                    link.run(
-                        run_flows_together(
-                            [flows.append_chunk(self.keys(q), chunk) for q, chunk in part]
-                        )
-                    ),
-                    strict=True,
-                ):
+                flow = run_flows_together(
+                    [flows.append_chunk(self.keys(q), chunk) for q, chunk in part]
+                )
+                answers = link.run(flow, part[0][0])
+                for (queue, _), answer in zip(part, answers, strict=True):
                     if not isinstance(found.get(queue), BusError):
                         found[queue] = answer
         return found

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from busmq_spark.errors import LinkLost, QueueMissing
+from busmq_spark.options import Durability
 from busmq_spark.outbox.sql import OutboxChunk
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from busmq_spark.redis_io.layout import RedisLayout
@@ -105,8 +106,8 @@ class BaseOutboxTarget:
 class RedisOutboxTarget(BaseOutboxTarget):
     """The servers of a bus."""
 
-    def __init__(self, servers: RedisLayout) -> None:
-        super().__init__(RedisStore(servers, TARGET_PATIENCE_S))
+    def __init__(self, servers: RedisLayout, durability: Durability) -> None:
+        super().__init__(RedisStore(servers, TARGET_PATIENCE_S, durability=durability))
         self._cluster = servers.cluster
 
     def failure_domain(self, queue: str) -> str:

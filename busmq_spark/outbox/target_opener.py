@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.arguments import join_urls
 from busmq_spark.extras import missing_package
-from busmq_spark.options import bus_options
+from busmq_spark.options import bus_options, refuse_durability_over_federation
 from busmq_spark.outbox.target_bus import OutboxTarget, RedisOutboxTarget
 from busmq_spark.queue.keys import QueueKeys, server_index
 from busmq_spark.redis_io.layout import redis_layout
@@ -25,6 +25,7 @@ def target_opener(
     federated = where_to is not None and where_to.lower().startswith(WEBSOCKET_SCHEMES)
     options = bus_options({"federate" if federated else "url": where_to, **settings})
     if federated:
+        refuse_durability_over_federation(options.durable)
         try:
             from busmq_spark.outbox.federation_target import (
                 FederationOutboxTarget,
@@ -35,7 +36,7 @@ def target_opener(
         where = federation_address(options)
         return lambda: FederationOutboxTarget(where), 1
     servers = redis_layout(options)
-    return lambda: RedisOutboxTarget(servers), len(servers.endpoints)
+    return lambda: RedisOutboxTarget(servers, options.durable), len(servers.endpoints)
 
 
 def lane_of(queue: str, lanes: int) -> int:

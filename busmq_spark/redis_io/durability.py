@@ -174,14 +174,6 @@ class Unconfirmed(LinkLost):
         super().__init__(**details)
 
 
-class TooFewConfirmed(NotReplicated):
-    """A step that too few servers have confirmed in time. ``replies`` are those of its step."""
-
-    def __init__(self, **details: Any) -> None:
-        self.replies: list[Any] = details.pop("replies", [])
-        super().__init__(**details)
-
-
 DurableRule: TypeAlias = Generator[Action | list[Flush], Any, Any]
 
 
@@ -195,7 +187,7 @@ def run_durable_step(
 ) -> DurableRule:
     """Return the reply to a step, or the list of replies, once enough servers have its effects.
 
-    The step is one call, or idempotent calls. Raises TooFewConfirmed, Unconfirmed, TooFewReplicas,
+    The step is one call, or idempotent calls. Raises NotReplicated, Unconfirmed, TooFewReplicas,
     or the error of the first call that failed.
     """
     calls = calls_of(step)
@@ -287,25 +279,19 @@ def _problem_of(
             raise result.error
         return result.error
     if result.short:
-        raise TooFewConfirmed(
-            replies=result.replies,
-            **shortage_details(durability, result.asked, result.received),
+        error = NotReplicated(
+            queue="",
+            first=0,
+            last=0,
+            left=0,
+            asked=result.asked,
+            received=result.received,
+            timeout_ms=durability.timeout_ms,
+            durability=durability.level,
         )
+        error.replies = result.replies or ()
+        raise error
     return None
-
-
-def shortage_details(durability: Durability, asked: int, received: int) -> dict[str, Any]:
-    """Return the details of NotReplicated that do not name the messages."""
-    return {
-        "queue": "",
-        "first": 0,
-        "last": 0,
-        "left": 0,
-        "asked": asked,
-        "received": received,
-        "timeout_ms": durability.timeout_ms,
-        "durability": durability.level,
-    }
 
 
 def flush_calls(
@@ -520,8 +506,8 @@ class DurableSyncLink:
         )
         try:
             return run_sync(rule, self._perform, THROWN)
-        except TooFewConfirmed as error:
-            raise NotReplicated(**{**error.details, "queue": what}) from None
+        except NotReplicated as error:
+            raise error.about(queue=what) from None
 
     def run(self, flow: Flow[T], what: str) -> T:
         """Run a flow to its end, each step durably."""
@@ -586,7 +572,7 @@ class DurableAsyncLink:
     async def execute(self, step: Step) -> Any:
         """Return the reply to a step, or the list of replies, once enough servers have its effects.
 
-        The step is one call, or idempotent calls. Raises TooFewConfirmed or Unconfirmed, with the
+        The step is one call, or idempotent calls. Raises NotReplicated or Unconfirmed, with the
         replies. A task that is cancelled leaves the step in doubt.
         """
         known = self._link.slots if isinstance(self._link, AsyncClusterLink) else None

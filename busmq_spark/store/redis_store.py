@@ -21,7 +21,7 @@ from busmq_spark.errors import (
 )
 from busmq_spark.extras import DeferredImport
 from busmq_spark.groups import topic as topics_
-from busmq_spark.options import RedisOptions, redis_options
+from busmq_spark.options import MEMORY, Durability, RedisOptions, redis_options
 from busmq_spark.queue import queue as queues_
 from busmq_spark.queue.caching import MemoizedFunction, ProcessLocalCache
 from busmq_spark.queue.command_generators import Flow, command, group_by, run_flows_together
@@ -37,6 +37,7 @@ from busmq_spark.reading.readers import describe_holder_of
 from busmq_spark.reading.skipping import skipped_ids
 from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.redis_io import optional_commands
+from busmq_spark.redis_io.durability import DurableSyncLink
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.layout import Link, RedisLayout, redis_layout, sync_links
 from busmq_spark.redis_io.lease_token import LEASE_MS, describe_holder
@@ -97,6 +98,7 @@ class RedisStore(EventSubscriptionsMixin):
         layout: RedisLayout,
         patience_s: float | None = None,
         reply_bytes: int = TARGET_REPLY_BYTES,
+        durability: Durability = MEMORY,
     ) -> None:
         """``patience_s``: how long one step is retried while Redis is unreachable; a ``patience_s``
         of None suits the endpoint (redis_io/endpoint.py). ``reply_bytes``: what one reply of Redis
@@ -106,6 +108,7 @@ class RedisStore(EventSubscriptionsMixin):
         self.keys: Callable[[str], QueueKeys] = _queue_keys_of[layout.cluster]
         self._cluster = layout.cluster
         self._links = sync_links(layout, patience_s)
+        self._durable_links = [DurableSyncLink(link, durability) for link in self._links]
         self._patience_s = patience_s
         self._range_links: list[RangeReadLinks] = []
         self._places: dict[str, int] = {}
@@ -450,7 +453,8 @@ class RedisStore(EventSubscriptionsMixin):
         """Append what a sender has not sent before (writing/idempotent_push.py): how many are there
         now, and the maxsize in the way (0: none).
         """
-        return self._run(queue, senders.push_from(self.keys(queue), sender, sequences, values))
+        link = self._durable_links[self.locate([queue])[queue]]
+        return link.run(senders.push_from(self.keys(queue), sender, sequences, values), queue)
 
     def take_commands(self, queue: str) -> None:
         """Let the queue take one group only, as a queue of commands does. Raises QueueMissing, and

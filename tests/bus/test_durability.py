@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from busmq_spark import Bus
+from busmq_spark import Bus, Outbox
 from busmq_spark.bus.queue.queue import Queue
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -189,3 +191,27 @@ def test_a_bad_setting_is_refused_before_any_connection(
         Bus("redis://h", **settings)
     with pytest.raises(ConfigError, match=text):
         Bus("redis://h").queue("orders", **settings)
+
+
+def test_federation_is_refused_before_any_connection(tmp_path: Path) -> None:
+    """A server would push it with a weaker promise, in silence."""
+    bus = Bus("redis://h", durability="replicated")
+    for thing in (bus.queue("orders"), bus.topic("metrics", 2), bus.jobs("work")):
+        with pytest.raises(ConfigError, match="cannot be said over federation"):
+            bus.federate(thing, "ws://h/bus", secret="s")
+    plain = Bus("redis://h")
+    with pytest.raises(ConfigError, match="cannot be said over federation"):
+        plain.federate(plain.queue("orders", durability="disk"), "ws://h/bus", secret="s")
+    bus.federate(bus.queue("orders", durability="memory"), "ws://h/bus", secret="s")
+    settings = {"federate_secret": "s", "durability": "replicated"}
+    with pytest.raises(ConfigError, match="cannot be said over federation"):
+        Outbox(tmp_path / "outbox.db", "ws://h/bus", **settings)
+
+
+async def test_a_mirror_is_on_the_replica_before_it_counts_as_copied(pair: Pair) -> None:
+    with EmbeddedRedis() as origin:
+        async with Bus(origin.url) as there, there.queue("orders") as orders:
+            await orders.push_many(["a", "b", "c"])
+            async with durable_bus(pair) as bus, bus.mirror(origin.url, "orders") as mirror:
+                await mirror.caught_up()
+                assert count(pair.replica, "orders") == 3

@@ -19,7 +19,6 @@ from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.redis_io.durability import (
     DurableAsyncLink,
     DurableSyncLink,
-    TooFewConfirmed,
     Unconfirmed,
     parse_cluster_nodes,
 )
@@ -186,7 +185,7 @@ def test_each_task_gets_the_error_of_its_own_call(pair: Pair, orders: QueueKeys)
 
     wrong, *short = asyncio.run(run())
     assert "not an integer" in str(wrong)
-    assert [type(each) for each in short] == [TooFewConfirmed, TooFewConfirmed]
+    assert [type(each) for each in short] == [NotReplicated, NotReplicated]
 
 
 def test_replicas_of_a_node_are_those_that_can_be_elected() -> None:

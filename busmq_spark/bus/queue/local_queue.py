@@ -30,7 +30,7 @@ from busmq_spark.queue.message import encode_value
 from busmq_spark.reading import reader_subscriptions, times_of_ids
 from busmq_spark.reading.reader_operations import fingerprint
 from busmq_spark.redis_io.async_link import OnReply
-from busmq_spark.redis_io.durability import TooFewConfirmed, Unconfirmed
+from busmq_spark.redis_io.durability import Unconfirmed
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
@@ -284,7 +284,7 @@ class LocalQueue(BaseQueue):
             return await servers.commands[self.server].run(flow)
         try:
             return await servers.durable(self.server, self.durability).run(flow)
-        except (TooFewConfirmed, Unconfirmed) as error:
+        except (NotReplicated, Unconfirmed) as error:
             first, stored = error.replies[0]
             if stored < 0:
                 raise QueueMissing(queue=self.name) from None
@@ -295,8 +295,7 @@ class LocalQueue(BaseQueue):
                 await self._confirm(found)
                 return first, stored
             self._remember_unconfirmed(found)
-            named = {"queue": self.name, "first": first, "last": first + stored - 1}
-            raise NotReplicated(**{**error.details, **named}) from None
+            raise error.about(queue=self.name, first=first, last=first + stored - 1) from None
 
     async def _confirm(self, found: Mapping[int, tuple[str, str]]) -> None:
         first, last = min(found), max(found)
@@ -305,10 +304,9 @@ class LocalQueue(BaseQueue):
         link = self.bus.servers.durable(self.server, self.durability)
         try:
             await link.run(flows.confirm(self.keys, born, marks))
-        except TooFewConfirmed as error:
+        except NotReplicated as error:
             self._remember_unconfirmed(found)
-            named = {"queue": self.name, "first": first, "last": last}
-            raise NotReplicated(**{**error.details, **named}) from None
+            raise error.about(queue=self.name, first=first, last=last) from None
         except UnconfirmedLost:
             self._forget_unconfirmed(found)
             raise

@@ -62,8 +62,7 @@ class PendingPush(Generic[V]):
         """The next ``count`` values have ids from ``first`` on, and too few servers have them."""
         self.ids.extend(range(first, first + count))
         left = len(self.values) - len(self.ids)
-        named = {"first": self.ids[0], "last": self.ids[-1], "left": left}
-        self.fail(NotReplicated(**{**error.details, **named}))
+        self.fail(error.about(first=self.ids[0], last=self.ids[-1], left=left))
 
     def fail(self, error: BusError | None) -> None:
         """Nothing more of it is sent; an ``error`` of None means that the bus is not open any more:
