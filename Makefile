@@ -129,6 +129,8 @@ soak: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Kill, cut a
 	@BUSMQ_SOAK_FACTOR=20 $(PY) -m pytest -q tests/bus/test_group_faults.py -k one_after_the_other
 	@BUSMQ_SOAK_FACTOR=5 $(PY) -m pytest -q tests/contract/test_group_model.py tests/contract/test_retention_model.py
 	@BUSMQ_SOAK_FACTOR=3 $(PY) -m pytest -q tests/faults/test_jobs_killed.py tests/faults/test_topic_killed.py
+	@$(PY) -m pytest -q tests/bus/test_durability_failover.py
+	@$(PY) -m tests.soak.durability --rounds 100 $(if $(SEED),--seed $(SEED))
 	@$(PY) -m tests.soak.fairness $(if $(SEED),--seed $(SEED))
 	@$(PY) -m tests.soak --seconds $(or $(SECONDS),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from busmq_spark.errors import LinkLost, QueueMissing
-from busmq_spark.options import Durability
+from busmq_spark.options import MEMORY, Durability
 from busmq_spark.outbox.sql import OutboxChunk
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from busmq_spark.redis_io.layout import RedisLayout
@@ -106,7 +106,7 @@ class BaseOutboxTarget:
 class RedisOutboxTarget(BaseOutboxTarget):
     """The servers of a bus."""
 
-    def __init__(self, servers: RedisLayout, durability: Durability) -> None:
+    def __init__(self, servers: RedisLayout, durability: Durability = MEMORY) -> None:
         super().__init__(RedisStore(servers, TARGET_PATIENCE_S, durability=durability))
         self._cluster = servers.cluster
 

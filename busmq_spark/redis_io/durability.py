@@ -33,6 +33,7 @@ from busmq_spark.errors import (
     ConfigError,
     LinkLost,
     NotReplicated,
+    ReadOnly,
     ServerRefused,
     TooFewReplicas,
 )
@@ -347,11 +348,16 @@ def _survey(
     # The server says now whether it knows the command and permits it.
     trial = command("WAITAOF", 1, 0, 1) if durability.on_disk else command("WAIT", 0, 1)
     replies = yield Ask(connection, (_INFO_CALL, trial, *[_NODES_CALL] * site.in_cluster))
+    info = ReplicationInfo.parse(replies[0]) if _executed(replies[0]) else _NO_REPLICAS
+    if _executed(replies[0]) and not info.replid:
+        # A replica refuses WAIT. In a cluster the slot map is old: a fail-over is under way.
+        yield Drop(connection)
+        kind = LinkLost if site.in_cluster or endpoint.may_move else ReadOnly
+        raise kind(url=endpoint.masked_url, reason="this server is a replica now, not a master")
     if durability.on_disk and isinstance(replies[1], Exception):
         _raise_no_disk(replies[1], durability, endpoint)
     if (failed := first_error(replies)) is not None:
         raise translate_redis_error(failed, endpoint)
-    info = ReplicationInfo.parse(replies[0])
     if site.connection is not connection:
         site.replid = info.replid
         site.connection = connection
@@ -361,8 +367,9 @@ def _survey(
             site.electable, site.others = parse_cluster_nodes(replies[-1].decode())
         elif isinstance(endpoint, SentinelMaster):
             site.electable, site.others = yield ListReplicas()
-        site.listed_at = clock()
+        site.listed_at = 0.0  # an error is found again by the next flush
         _check_replicas(site, durability, endpoint)
+        site.listed_at = clock()
     else:
         site.listed_at = float("inf")
 

@@ -16,6 +16,7 @@ from busmq_spark.redis_io.lease_token import this_machine
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
+from tests.replicated import count, running_pair
 from tests.support import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.redis
@@ -278,3 +279,16 @@ def test_lines_are_pushed_as_they_come(busmq: Busmq, start: Start, fresh: Fresh)
     wait_until(lambda: busmq("peek", queue, "--raw").out == b"first\n")
     out, _ = push.communicate(b"ond", timeout=PATIENCE_S)
     assert b'"pushed": 2' in out
+
+
+def test_a_durable_push_is_on_the_replica_or_refused_in_one_line(busmq: Busmq) -> None:
+    with running_pair() as pair:
+        at, url = ("--durability", "replicated"), pair.master.url
+        assert busmq("push", "orders", "a", "b", *at, url=url).code == 0
+        assert count(pair.replica, "orders") == 2
+        refused = busmq("push", "orders", "c", *at, "--replicas", "2", "--json", url=url)
+        assert refused.error["code"] == "BUSMQ_TOO_FEW_REPLICAS"
+        pair.between.hush()
+        short = busmq("push", "orders", "c", *at, "--durability-timeout", "1s", "--json", url=url)
+        assert short.error["code"] == "BUSMQ_NOT_REPLICATED"
+        assert (count(pair.master, "orders"), count(pair.replica, "orders")) == (3, 2)

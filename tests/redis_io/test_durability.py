@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.embedded.server import EmbeddedRedis
-from busmq_spark.errors import ConfigError, NotReplicated, TooFewReplicas
+from busmq_spark.errors import ConfigError, NotReplicated, ReadOnly, TooFewReplicas
 from busmq_spark.options import Durability, RedisOptions
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.command_generators import command
@@ -100,6 +100,13 @@ def test_too_few_replicas_are_refused_before_anything_is_pushed(
             DurableSyncLink(link, Durability("replicated")).execute(command("INCR", "n"), "n")
         assert alone.command("EXISTS", "n") == 0
     assert count(pair.master, "orders") == 0
+
+
+def test_a_replica_is_refused_as_what_it_is(pair: Pair) -> None:
+    """It refuses WAIT, too; in a cluster this says that a fail-over is under way."""
+    [link] = sync_links(redis_layout(RedisOptions(url=pair.replica.url)))
+    with pytest.raises(ReadOnly, match="is a replica now"):
+        DurableSyncLink(link, Durability("replicated")).execute(command("INCR", "n"), "n")
 
 
 @pytest.mark.parametrize("level", ["disk", "replicated-disk"])
