@@ -806,6 +806,14 @@ class WriteOptions(StoreOptions):
     maxsize: int = option(
         "maxsize", integer(0), 0, doc="most messages in a queue that is created; 0: no limit"
     )
+    fail_on_data_loss: bool = option(
+        "failOnDataLoss",
+        flag,
+        True,
+        doc=(
+            "stop when the Redis of the sink is older than the checkpoint; false: log it and go on"
+        ),
+    )
     truncate: bool = option(
         "truncate",
         flag,

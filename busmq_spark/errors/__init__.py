@@ -56,6 +56,7 @@
     ├── StagingLost                   staged rows of a batch vanished before their commit
     ├── StaleBatch                    the sink has already committed a later batch
     ├── StaleRun                      a later run of the same sink stages this batch itself
+    ├── SinkRolledBack                Redis has lost a batch that the sink has appended
     ├── BatchChanged                  a recorded batch came again as another one
     ├── OutboxBusy                    another process has the outbox open
     ├── OutboxFull          retriable the disk of an outbox takes no more
@@ -141,6 +142,7 @@ from busmq_spark.errors.spark import (
     StaleBatch as StaleBatch,
     StaleRun as StaleRun,
     SinkTargetsError as SinkTargetsError,
+    SinkRolledBack as SinkRolledBack,
     BatchChanged as BatchChanged,
 )
 from busmq_spark.errors.spark import (

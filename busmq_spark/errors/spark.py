@@ -89,6 +89,22 @@ class SinkTargetsError(BusError):
     )
 
 
+class SinkRolledBack(BusError):
+    """The Redis of a sink is older than the checkpoint of the query: a batch that the sink has
+    appended is gone.
+    """
+
+    code = "BUSMQ_SINK_ROLLED_BACK"
+    template = (
+        "sink {sink}: the checkpoint has its batch {expected}, and Redis has {found}. Redis is"
+        " older than the checkpoint (restored from a backup, flushed, or a failover that lost"
+        " acknowledged writes), so rows that were appended may be gone. Nothing of this batch is"
+        " appended. Compare the queues with the source, and start the query with a new checkpoint"
+        " that begins after the stored rows. To go on without the lost rows, run it once with"
+        " failOnDataLoss=false at the sink"
+    )
+
+
 class BatchChanged(BusError):
     """A batch number that the sink has recorded came again with other offsets, or with other rows;
     ``details["by"]`` says which.

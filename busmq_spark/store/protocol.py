@@ -28,6 +28,7 @@ from busmq_spark.reading.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.writing.mirror import OriginQueueState, Positions
 from busmq_spark.writing.sink import CommitStoppedAtMaxsize, StagedList
+from busmq_spark.writing.sink_rollback import SinkState
 from busmq_spark.writing.sink_runs import SinkRun
 
 FailureDomain: TypeAlias = tuple[str, int, str]
@@ -314,7 +315,7 @@ class WriteStore(Protocol):
         """Let what the run has staged live on."""
         ...
 
-    def record(
+    def record(  # noqa: PLR0913  # in the order of the operation on the wire
         self,
         sink: str,
         batch: int,
@@ -322,7 +323,16 @@ class WriteStore(Protocol):
         query: str = "",
         span: str = "",
         epoch: int = 0,
-    ) -> tuple[StagedList, ...]: ...
+        *,
+        least: int = -1,
+    ) -> tuple[StagedList, ...]:
+        """Record the batch (writing/sink.py). A federation server does not check ``least``."""
+        ...
+
+    def sink_state(self, sink: str, queues: Sequence[str]) -> SinkState:
+        """The last batch that is on record, and the progress of the sink in queues."""
+        ...
+
     def commit(
         self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]
     ) -> CommitStoppedAtMaxsize | None: ...

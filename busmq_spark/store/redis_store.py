@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,9 +57,10 @@ from busmq_spark.store.redis_append import RedisSinkAppender, append, stage_at
 from busmq_spark.writing import idempotent_push as senders
 from busmq_spark.writing import mirror as mirrors
 from busmq_spark.writing import sink as sinks
-from busmq_spark.writing import sink_runs
+from busmq_spark.writing import sink_rollback, sink_runs
 from busmq_spark.writing.mirror import OriginQueueState, Positions
 from busmq_spark.writing.sink import BatchProgressConflict, CommitStoppedAtMaxsize, StagedList
+from busmq_spark.writing.sink_rollback import SinkState
 from busmq_spark.writing.sink_runs import SinkRun
 
 if TYPE_CHECKING:
@@ -488,7 +490,7 @@ class RedisStore(EventSubscriptionsMixin):
             queues, lambda part: sink_runs.renew([self.keys(queue) for queue in part], run)
         )
 
-    def record(
+    def record(  # noqa: PLR0913  # as WriteStore.record
         self,
         sink: str,
         batch: int,
@@ -496,6 +498,8 @@ class RedisStore(EventSubscriptionsMixin):
         query: str = "",
         span: str = "",
         epoch: int = 0,
+        *,
+        least: int = -1,
     ) -> tuple[StagedList, ...]:
         home = self._link_of_sink_record(sink)
         try:
@@ -505,12 +509,20 @@ class RedisStore(EventSubscriptionsMixin):
             if epoch < int(home.execute(command("HGET", sink_record(sink), "epoch")) or 0):
                 raise StaleRun(sink=sink, batch=batch) from None
             raise
-        recorded = home.run(sinks.record(sink, batch, staged, query, span, epoch))
+        recorded = home.run(sinks.record(sink, batch, staged, query, span, epoch, least=least))
         if len({part.queue for part in staged}) > 1:
             home.execute(
                 command("UNLINK", sink_queues(sink))
             )  # tasks name them anew with the next batch; names that no row has any more end here
         return recorded
+
+    def sink_state(self, sink: str, queues: Sequence[str]) -> SinkState:
+        state = self._link_of_sink_record(sink).run(sink_rollback.read_sink_state(sink))
+        progress = self._run_per_server(
+            queues,
+            lambda part: sink_rollback.read_progress([self.keys(queue) for queue in part], sink),
+        )
+        return replace(state, progress=tuple(progress[queue] for queue in queues))
 
     def commit(
         self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]

@@ -27,6 +27,7 @@ from busmq_spark.errors import (
     BatchChanged,
     QueueMissing,
     ServerRefused,
+    SinkRolledBack,
     SinkTargetsError,
     StagingLost,
     StaleBatch,
@@ -224,33 +225,41 @@ def keep_staged(sink: str, batch: int, staged: Sequence[StagedList]) -> Flow[Non
             )
 
 
-def record(
+def record(  # noqa: PLR0913  # as WriteStore.record
     sink: str,
     batch: int,
     staged: Sequence[StagedList],
     query: str = "",
     span: str = "",
     epoch: int = 0,
+    *,
+    least: int = -1,
 ) -> Flow[tuple[StagedList, ...]]:
     """Make ``staged`` what the batch consists of, unless the batch has been recorded before: then
     that holds.
 
     ``span`` says which part of its sources the batch covers (:func:`make_span`); empty where that
-    is not known. ``epoch`` is that of the run which staged it. Raises StaleBatch when the sink has
-    recorded a later batch, or this one for another query (a new checkpoint counts from 0 again),
-    StaleRun when a later run of the sink has begun, and BatchChanged when the batch on record is
-    another one. Raises SinkTargetsError when a copy of the checkpoint writes the batch to other
-    queues.
+    is not known. ``epoch`` is that of the run which staged it. ``least``: a batch that the sink has
+    recorded before.
+
+    Raises SinkRolledBack when the record is older than ``least``. Raises StaleBatch when the sink
+    has recorded a later batch, or this one for another query (a new checkpoint counts from 0
+    again), StaleRun when a later run of the sink has begun, and BatchChanged when the batch on
+    record is another one. Raises SinkTargetsError when a copy of the checkpoint writes the batch
+    to other queues.
     """
     reply = yield script(
         "record",
         (sink_record(sink),),
-        (batch, encode_manifest(staged, epoch), MIN_RECORD_TTL_S, query, span, epoch),
+        (batch, encode_manifest(staged, epoch), MIN_RECORD_TTL_S, query, span, epoch, least),
     )
     if not reply:
         raise StaleRun(sink=sink, batch=batch)
     if len(reply) == 1:
         raise StaleBatch(sink=sink, batch=batch, found=int(reply[0]))
+    if len(reply) == 2:
+        known = "no batch of it" if int(reply[1]) < 0 else f"batch {int(reply[1])}"
+        raise SinkRolledBack(sink=sink, found=known, expected=least)
     held = decode_manifest(reply[1])
     checkpoints = [split_span(text)[2] for text in (reply[2].decode(), span)]
     if all(checkpoints) and checkpoints[0] != checkpoints[1]:

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch
+from busmq_spark.errors import (
+    BusError,
+    LinkLost,
+    QueueMissing,
+    SinkRolledBack,
+    StagingLost,
+    StaleBatch,
+)
 from busmq_spark.queue import queue
 from busmq_spark.queue.command_generators import Flow, Step, run_sync
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach
@@ -375,3 +382,20 @@ def test_an_error_of_the_link_leaves_the_commit_to_be_called_again(
         list(replies(sink.commit(keys, "s", 1, [part]), flaky))
     link.run(sink.commit(keys, "s", 1, [part]))
     assert stored(link.execute, keys) == numbered(rows)
+
+
+def test_a_batch_is_not_recorded_where_the_record_is_older_than_the_last_one(
+    run: Run, born: Born, link: SyncLink, redis: Redis
+) -> None:
+    """The check and the record are one step: a fail-over cannot come between them."""
+    keys, _ = born()
+    name = f"sink-{keys.name}"
+    part, _ = stage(link.execute, keys, "one", [1])
+    with pytest.raises(SinkRolledBack, match="its batch 4, and Redis has no batch of it"):
+        run(sink.record(name, 5, [part], least=4))
+    assert run(sink.record(name, 3, [part])) == (part,)
+    with pytest.raises(SinkRolledBack, match="its batch 4, and Redis has batch 3"):
+        run(sink.record(name, 5, [part], least=4))
+    assert run(sink.recorded_lists(name, 3)) == (part,)
+    assert run(sink.record(name, 4, [part], least=3)) == (part,)
+    assert run(sink.record(name, 4, [part], least=4)) == (part,), "it comes again"

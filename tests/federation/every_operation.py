@@ -47,6 +47,7 @@ def arguments(
         "listen": [[queue]],
         "wait": [1],
         "recorded": [sink, 0],
+        "sink_state": [sink, [queue]],
         "ends": [[queue]],
         "trim": [{queue: 1}],
         "begin": [sink, "run", [queue]],

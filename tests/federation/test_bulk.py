@@ -118,6 +118,7 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "record": (TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple), TEXT, TEXT, WHOLE),
     "commit": (TEXT, TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple)),
     "recorded": (TEXT, WHOLE),
+    "sink_state": (TEXT, NAMES),
     "discard": (st.lists(STAGED, max_size=3).map(tuple),),
     "forget": (TEXT, st.lists(STAGED, max_size=3).map(tuple)),
     "ends": (NAMES,),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -10,8 +12,12 @@ from busmq_spark.errors import WireError
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
+from busmq_spark.option_parsing import parse
+from busmq_spark.options import WriteOptions
 from busmq_spark.spark.read.tasks import IdTimeRecorder, TimestampColumn
+from busmq_spark.spark.write.committed_batch import CommittedBatchNote
 from busmq_spark.store.protocol import ConsecutiveMessages
+from busmq_spark.writing.sink import StagedList
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import filled, read
 from tests.federation.bulk_site import site
@@ -45,3 +51,23 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(
         ).to_pylist() == [None]
         assert "the column timestamp is NULL" in caplog.text
         store.close()
+
+
+def test_a_sink_goes_on_at_a_server_that_does_not_say_what_it_has_of_it(
+    redis_server: EmbeddedRedis,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    older = {name: each for name, each in OPERATIONS.items() if name != "sink_state"}
+    monkeypatch.setattr(server, "OPERATIONS", older)
+    sink = fresh("sink")
+    note = CommittedBatchNote(tmp_path, sink)
+    note.write(3, [StagedList("q", 0, "key", ((1, 1),), 1)])
+    with site(redis_server.url) as here:
+        store = FederationBulkStore(here.address())
+        for _ in range(2):
+            assert note.check(store, parse(WriteOptions, {"redis.url": redis_server.url})) == -1
+        store.close()
+    assert caplog.text.count(f"does not say what it has of sink {sink}") == 1

@@ -39,8 +39,8 @@ NEEDS = {
         " traces"
     ),
     "write": (
-        "begin commit discard forget partitions push push_from record stage subscribe_events"
-        " take_commands"
+        "begin commit discard forget partitions push push_from record sink_state stage"
+        " subscribe_events take_commands"
     ),
     "admin": "ends trim",
     "any": "attach",
@@ -146,6 +146,7 @@ def calls(store: FederationBulkStore, queue: str) -> dict[str, Callable[[], obje
         "subscribe_events": lambda: store.subscribe_events(queue, ["a.key"], True),
         "begin": lambda: store.begin("sink", "run", [queue]),
         "record": lambda: store.record("sink", 0, [part]),
+        "sink_state": lambda: store.sink_state("sink", [queue]),
         "commit": lambda: store.commit(queue, "sink", 0, [part]),
         "discard": lambda: store.discard([part]),
         "forget": lambda: store.forget("sink", [part]),

@@ -29,6 +29,7 @@ from busmq_spark.store.protocol import PushListeners, QueueCreateOptions
 from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.writing.sink import CommitStoppedAtMaxsize, StagedList
+from busmq_spark.writing.sink_rollback import SinkState, lists_digest
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER, Store, filled, read
 from tests.federation.bulk_site import Site, site
@@ -173,8 +174,12 @@ def test_a_staged_batch_becomes_visible_once_however_often_it_is_committed(
     assert (one.rows, one.chunks, two.rows) == (2500, ((1000, 2), (500, 1)), 1)
     assert direct.states({part.queue: -1})[part.queue].count == 1
     assert store.record(sink, 0, [one, two], "query") == (one, two) == store.recorded(sink, 0)
+    digest = lists_digest([one, two])
+    assert store.sink_state(sink, [part.queue]) == SinkState(0, digest, 0, ("",))
     for _ in range(3):
         assert store.commit(part.queue, sink, 0, [one, two]) is None
+    [progress] = store.sink_state(sink, [part.queue]).progress
+    assert progress.startswith("0:done")
     assert [value for _, value in read(store, part._replace(last=2502))] == [
         b"before",
         *values,
@@ -183,6 +188,7 @@ def test_a_staged_batch_becomes_visible_once_however_often_it_is_committed(
     assert store.recorded(sink, 1) == ()
     store.forget(sink, [one, two])
     assert store.recorded(sink, 0) == ()
+    assert store.sink_state(sink, []) == SinkState(-1, "", 0, ())
 
 
 def test_a_batch_that_was_recorded_before_stays_what_it_was(store: Store, fresh: Fresh) -> None:

@@ -107,6 +107,7 @@ def test_who_may_push_nowhere_has_no_sinks(as_: As, fresh: Fresh, who: str) -> N
     for name, *arguments in (
         ("record", sink, 2**53 - 1, [], "", "", 0),
         ("recorded", sink, 0),
+        ("sink_state", sink, []),
         ("renew", SinkRun(sink, 1)),
         ("forget", sink, []),
         ("discard", []),

@@ -43,7 +43,7 @@ from busmq_spark.spark import compat, data_source, schema
 from busmq_spark.spark.read import acquisition, planning, reader_threads
 from busmq_spark.spark.write import committer, sink_columns, tasks
 from busmq_spark.store import redis_range
-from busmq_spark.writing import sink, sink_runs
+from busmq_spark.writing import sink, sink_rollback, sink_runs
 from tests.jvm.module import MODULE
 
 FILE = MODULE / "src" / "main" / "resources" / "busmq" / "spark" / "contract.json"
@@ -195,6 +195,9 @@ def _of_streams() -> dict[str, int]:
         "readerRecordBytes": reader_record.RECORD_BYTES,
         "readerMaxText": reader_record.MAX_TEXT,
         "rowsPerRecordBatch": compat.ROWS_PER_RECORD_BATCH,
+        "committedBatchVersion": sink_rollback.COMMITTED_BATCH_VERSION,
+        "maxNotedQueues": sink_rollback.MAX_NOTED_QUEUES,
+        "recordExpiresMs": sink_rollback.RECORD_EXPIRES_MS,
         "maxShownCharacters": committer.MAX_SHOWN_CHARACTERS,
     }
 
@@ -217,6 +220,7 @@ def _texts() -> dict[str, str]:
         "checkpointOlderRemedy": sink._CHECKPOINT_OLDER_REMEDY,
         "equalNamesReason": schema.EQUAL_NAMES_REASON,
         "twoWritesRemedy": sink._TWO_WRITES_REMEDY,
+        "committedBatchFile": sink_rollback.COMMITTED_BATCH_FILE,
         "spanCheckpoint": sink._SPAN_CHECKPOINT,
         "otherGroupKindRemedy": reader_operations._OTHER_GROUP_KIND_REMEDY,
         "oneGroupRemedy": reader_operations._ONE_GROUP_REMEDY,

@@ -267,6 +267,10 @@ def rights_on_sink(name: str, *rest: Any) -> list[RequiredRight]:
     return [RequiredRight(PUSH_VERBS, "sink", name), *(rights_on_lists(lists) if lists else [])]
 
 
+def rights_to_ask_sink(name: str, queues: Any) -> list[RequiredRight]:
+    return [*rights_on_sink(name), *(PUSH(queues) if queues else [])]
+
+
 def rights_to_begin(name: str, _: str, queues: Any) -> list[RequiredRight]:
     return [*rights_on_sink(name), *PUSH(queues)]
 
@@ -325,6 +329,9 @@ class BulkWire(Protocol):
     def take_commands(self, queue: str) -> None: ...
     def event_queues(self, events: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]: ...
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None: ...
+    def record(
+        self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int
+    ) -> tuple[StagedList, ...]: ...
     def ends(self, queues: Sequence[str]) -> Mapping[str, int]: ...
     def trim(self, ids: Mapping[str, int]) -> None: ...
 
@@ -492,7 +499,7 @@ OPERATIONS = {
             RpcTarget.PEER,
         ),
         RpcOperation.of(
-            WriteStore.record, rights_on_sink, "stage stages sink sink-queues", RpcTarget.PEER
+            BulkWire.record, rights_on_sink, "stage stages sink sink-queues", RpcTarget.PEER
         ),
         RpcOperation.of(
             WriteStore.commit,
@@ -501,6 +508,7 @@ OPERATIONS = {
             RpcTarget.PEER,
         ),
         RpcOperation.of(WriteStore.recorded, rights_on_sink, "sink", RpcTarget.PEER),
+        RpcOperation.of(WriteStore.sink_state, rights_to_ask_sink, "sink sinks", RpcTarget.PEER),
         RpcOperation.of(WriteStore.discard, rights_on_lists, "stage stages", RpcTarget.PEER),
         RpcOperation.of(
             WriteStore.forget, rights_on_sink, "sinks stages sink sink-queues", RpcTarget.PEER

@@ -43,6 +43,7 @@ from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.writing.idempotent_push import SENDER_TTL_S, claim_staged, has_place
 from busmq_spark.writing.mirror import Positions
 from busmq_spark.writing.sink import STAGED_KEY_SUFFIX, CommitStoppedAtMaxsize, StagedList, by_queue
+from busmq_spark.writing.sink_rollback import SinkState
 from busmq_spark.writing.sink_runs import SinkRun
 
 _PLAIN_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
@@ -348,6 +349,11 @@ class BulkRpcHandler:
         """Record a batch of the peer's own sink of this name."""
         with self._sink_name_in_redis(sink) as own:
             return self.store.recorded(own, batch)
+
+    def sink_state(self, sink: str, queues: Sequence[str]) -> SinkState:
+        """Return the state of the peer's own sink of this name."""
+        with self._sink_name_in_redis(sink) as own:
+            return self.store.sink_state(own, queues)
 
     def commit(
         self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]

@@ -204,8 +204,9 @@ class FederationBulkStore(MultiQueueCallSplitter):
         return cast(SinkRun, first)
 
     renew = _forward_to_server(WriteStore.renew)
-    record = _forward_to_server(WriteStore.record)
     recorded = _forward_to_server(WriteStore.recorded)
+    record = _forward_to_server(WriteStore.record)  # without ``least``
+    sink_state = _forward_to_server(WriteStore.sink_state)
     commit = _forward_to_server(WriteStore.commit)
     forget = _forward_to_server(WriteStore.forget)
 

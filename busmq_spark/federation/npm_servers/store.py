@@ -311,7 +311,7 @@ class FederationNpmStore:
             " delivery=at-least-once and mode append"
         )
 
-    begin = renew = record = commit = forget = truncate = refuse_exactly_once
+    begin = renew = record = sink_state = commit = forget = truncate = refuse_exactly_once
 
     def recorded(self, *_: Any) -> tuple[StagedList, ...]:
         return ()

@@ -27,6 +27,8 @@ committed  the batch, in Spark's commit log         nothing to do
 3. Discard the lists that the record does not name.
 4. Append to each queue. The commit waits for room in a full queue, or the query fails; its restart
    goes on here.
+5. Note the batch in the checkpoint. Step 2 records nothing where Redis does not know the noted
+   batch (committed_batch.py).
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from busmq_spark.errors import (
     BusError,
     ConfigError,
     QueueMissing,
+    SinkRolledBack,
     SinkTargetsError,
     StagingLost,
     StaleBatch,
@@ -56,6 +59,7 @@ from busmq_spark.groups.topic import partition_queues, topic_partition
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.compat import freeze_imports
 from busmq_spark.spark.stores import full_queue_wait, queue_creation, sink_store
+from busmq_spark.spark.write.committed_batch import CommittedBatchNote
 from busmq_spark.spark.write.sink_columns import SinkColumns
 from busmq_spark.spark.write.tasks import BaseLocation, base_location, merge_outcomes
 from busmq_spark.store.protocol import WriteStore
@@ -65,12 +69,25 @@ from busmq_spark.writing.sink_runs import SinkRun
 log = logging.getLogger("busmq_spark")
 
 
+_NOT_RECORDED = (
+    BatchChanged,
+    SinkRolledBack,
+    SinkTargetsError,
+    StaleBatch,
+    StaleRun,
+    StagingLost,
+)
+"""Errors after which none of the lists that were offered is on record."""
+
+
 class SinkCommitter:
     """The driver's half of exactly-once."""
 
-    def __init__(self, options: WriteOptions, store: WriteStore) -> None:
+    def __init__(self, options: WriteOptions, store: WriteStore, least: int = -1) -> None:
+        """``least``: a batch that the record of the sink must still have (committed_batch.py)."""
         self._options = options
         self._store = store
+        self._least = least
 
     def commit(
         self,
@@ -123,7 +140,7 @@ class SinkCommitter:
             return self._store.recorded(sink, batch)
         try:
             return self._record_for_targets(sink, batch, staged, query, span, epoch)
-        except (BatchChanged, SinkTargetsError, StaleBatch, StaleRun, StagingLost) as error:
+        except _NOT_RECORDED as error:
             if self._options.on_changed_batch == "keep" and error.details.get("by") == "rows":
                 log.warning("%s. What was recorded first is kept", error)
                 return self._store.recorded(sink, batch)
@@ -136,7 +153,7 @@ class SinkCommitter:
     ) -> tuple[StagedList, ...]:
         """Record the batch. Raises SinkTargetsError where the record is for other targets."""
         try:
-            held = self._store.record(sink, batch, staged, query, span, epoch)
+            held = self._store.record(sink, batch, staged, query, span, epoch, least=self._least)
         except (BatchChanged, StaleBatch) as error:
             found = int(error.details["found"]) if isinstance(error, StaleBatch) else batch
             self._check_targets(sink, found, self._store.recorded(sink, found), staged, query)
@@ -193,12 +210,20 @@ def commit_stream_batch(
     """Commit the lists that the tasks of a batch have staged."""
     freeze_imports()
     query, staged, run = merge_outcomes(messages)
-    committer = SinkCommitter(options, sink_store(options))
+    store, sink = sink_store(options), options.sink or query
     checkpoint = find_checkpoint(checkpoint, base_location(messages), query)
     sync_batch_to_disk(checkpoint, batch)
-    committer.commit(
-        options.sink or query, batch, staged, query, read_batch_span(checkpoint, batch), run
+    note = CommittedBatchNote(_local_folder(checkpoint), sink)
+    try:
+        least = note.check(store, options)
+    except SinkRolledBack:
+        with suppress(BusError):
+            store.discard(staged)
+        raise
+    held = SinkCommitter(options, store, least).commit(
+        sink, batch, staged, query, read_batch_span(checkpoint, batch), run
     )
+    note.write(batch, held)
 
 
 def commit_write(

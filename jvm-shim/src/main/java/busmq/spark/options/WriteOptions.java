@@ -33,6 +33,7 @@ public record WriteOptions(
         @OptionName("createQueue") boolean create,
         @OptionName("ttl") long ttlS,
         @OptionName("maxsize") long maxsize,
+        @OptionName("failOnDataLoss") boolean failOnDataLoss,
         @OptionName("truncate") boolean truncate,
         @OptionName("requireNoEviction") boolean requireNoEviction)
         implements Serializable {

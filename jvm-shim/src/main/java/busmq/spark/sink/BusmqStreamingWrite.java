@@ -95,8 +95,8 @@ final class BusmqStreamingWrite implements StreamingWrite {
         if (staging) {
             try (SinkCommitter committer = new SinkCommitter(options)) {
                 CheckpointOffsetLog.syncBatchToDisk(checkpoint, batch);
-                committer.commit(
-                        sinkName(),
+                committer.commitStreamBatch(
+                        new CommittedBatchNote(checkpoint, sinkName()),
                         batch,
                         SinkCommitMessage.stagedLists(messages),
                         query,

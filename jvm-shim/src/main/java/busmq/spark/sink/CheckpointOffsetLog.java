@@ -182,7 +182,7 @@ final class CheckpointOffsetLog {
      * Of a local file without Hadoop, which opens two files and a checksum for it: the commit of a
      * batch waits for this.
      */
-    private static byte[] readFile(Path path) throws IOException {
+    static byte[] readFile(Path path) throws IOException {
         FileSystem system = path.getFileSystem(SparkContext.getOrCreate().hadoopConfiguration());
         if (system instanceof LocalFileSystem) {
             return Files.readAllBytes(

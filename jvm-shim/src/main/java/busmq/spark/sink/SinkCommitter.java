@@ -21,6 +21,7 @@ final class SinkCommitter implements AutoCloseable {
     /** Errors after which none of the lists that were passed is on record. */
     private static final Set<ErrorKind> NOT_RECORDED = Set.of(
             ErrorKind.BATCH_CHANGED,
+            ErrorKind.SINK_ROLLED_BACK,
             ErrorKind.SINK_TARGETS,
             ErrorKind.STALE_BATCH,
             ErrorKind.STALE_RUN,
@@ -28,14 +29,41 @@ final class SinkCommitter implements AutoCloseable {
 
     private final WriteOptions options;
     private final SinkStore store;
+    /** A batch that the record of the sink must still have. */
+    private long least = -1;
 
     SinkCommitter(WriteOptions options) {
         this.options = options;
         this.store = new SinkStore(options);
     }
 
-    /** Append the batch. Safe to repeat: rows already appended are not appended again. */
-    void commit(
+    /**
+     * Append the batch of a stream and note it in the checkpoint. Throws BUSMQ_SINK_ROLLED_BACK
+     * where Redis does not know the noted batch.
+     */
+    void commitStreamBatch(
+            CommittedBatchNote note,
+            long batch,
+            List<StagedList> staged,
+            String query,
+            String span,
+            SinkRun run) {
+        try {
+            least = note.check(store, options.failOnDataLoss(), run.epoch());
+        } catch (BusException error) {
+            if (error.kind() == ErrorKind.SINK_ROLLED_BACK) {
+                discard(staged);
+            }
+            throw error;
+        }
+        note.write(batch, commit(note.sink(), batch, staged, query, span, run));
+    }
+
+    /**
+     * Append the batch, and return the lists that it consists of. Safe to repeat: rows already
+     * appended are not appended again.
+     */
+    private List<StagedList> commit(
             String sink,
             long batch,
             List<StagedList> staged,
@@ -51,6 +79,7 @@ final class SinkCommitter implements AutoCloseable {
         List<StagedList> held = record(sink, batch, staged, query, span, run.epoch());
         store.discard(withoutHeld(staged, held)); // before a full queue may end this
         store.commitMany(sink, batch, held).forEach(part -> append(sink, batch, part));
+        return held;
     }
 
     private void warnIfQueueChanged(String sink, List<String> before) {
@@ -103,7 +132,7 @@ final class SinkCommitter implements AutoCloseable {
             long epoch) {
         List<StagedList> held;
         try {
-            held = store.record(sink, batch, staged, query, span, epoch);
+            held = store.record(sink, batch, staged, query, span, epoch, least);
         } catch (BusException error) {
             if (error.kind() == ErrorKind.BATCH_CHANGED || error.kind() == ErrorKind.STALE_BATCH) {
                 long found = error.kind() == ErrorKind.STALE_BATCH

@@ -16,6 +16,7 @@ import busmq.spark.redis.RedisLink;
 import busmq.spark.redis.RedisLinks;
 import busmq.spark.store.TopicPartitionLocator;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -213,7 +214,8 @@ final class SinkStore implements AutoCloseable {
     /**
      * Make {@code staged} what the batch consists of, unless it has been recorded before: then that
      * holds. The commit point. {@code span} says which part of its sources the batch covers,
-     * {@code epoch} which run staged it. Throws BUSMQ_STALE_BATCH, BUSMQ_STALE_RUN when a later run
+     * {@code epoch} which run staged it, {@code least} a batch that the sink has recorded before.
+     * Throws BUSMQ_SINK_ROLLED_BACK when the record is older than {@code least}. Throws BUSMQ_STALE_BATCH, BUSMQ_STALE_RUN when a later run
      * has begun, BUSMQ_BATCH_CHANGED when the batch on record is another one, and
      * BUSMQ_SINK_TARGETS when a copy of the checkpoint writes it elsewhere.
      */
@@ -223,7 +225,8 @@ final class SinkStore implements AutoCloseable {
             List<StagedList> staged,
             String query,
             String span,
-            long epoch) {
+            long epoch,
+            long least) {
         try {
             forEachServer(staged, part -> keepStaged(sink, batch, part));
         } catch (BusException error) {
@@ -241,12 +244,18 @@ final class SinkStore implements AutoCloseable {
                         MIN_RECORD_TTL_S,
                         query,
                         span,
-                        epoch));
+                        epoch,
+                        least));
         if (reply.isEmpty()) {
             throw staleRunError(sink, batch);
         }
         if (reply.size() == 1) {
             throw staleBatchError(sink, batch, text(reply.get(0)));
+        }
+        if (reply.size() == 2) {
+            long known = Long.parseLong(text(reply.get(1)));
+            throw CommittedBatchNote.rolledBackError(
+                    sink, known < 0 ? "no batch of it" : "batch " + known, least);
         }
         List<StagedList> held = BatchManifestCodec.decode((byte[]) reply.get(1));
         StagedBatchContent before = new StagedBatchContent(text(reply.get(2)), held);
@@ -324,6 +333,46 @@ final class SinkStore implements AutoCloseable {
                         sink, batch, s.queue(), s.rows(), found, s.key(), RESTART_REMEDY);
             }
         }
+    }
+
+    /**
+     * The last batch of a sink as Redis knows it.
+     *
+     * @param batch -1: none is on record
+     * @param voidBelow records of runs with a lower epoch were declared void
+     * @param progress of each queue that was asked for; empty where it has none
+     */
+    record SinkState(long batch, String digest, long voidBelow, List<String> progress) {}
+
+    /** The last batch that is on record, and the progress of the sink in queues. */
+    SinkState state(String sink, List<String> queues) {
+        List<?> reply = (List<?>) recordLink(sink)
+                .run(RedisCall.command(
+                        "HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest", "void"));
+        Map<String, Integer> servers =
+                queues.isEmpty() ? Map.of() : links.locate(new LinkedHashSet<>(queues));
+        Map<String, String> progress = new HashMap<>();
+        servers.keySet().stream()
+                .collect(Collectors.groupingBy(servers::get))
+                .forEach((server, part) -> {
+                    List<Object> found = link(server)
+                            .runAll(part.stream()
+                                    .map(queue ->
+                                            RedisCall.command("HGET", keys(queue).sinks(), sink))
+                                    .toList());
+                    for (int i = 0; i < part.size(); i++) {
+                        progress.put(
+                                part.get(i), found.get(i) == null ? "" : text(found.get(i)));
+                    }
+                });
+        return new SinkState(
+                reply.get(0) == null ? -1 : Long.parseLong(text(reply.get(0))),
+                reply.get(1) == null
+                        ? ""
+                        : CommittedBatchNote.listsDigest(
+                                BatchManifestCodec.decode((byte[]) reply.get(1))),
+                reply.get(2) == null ? 0 : Long.parseLong(text(reply.get(2))),
+                queues.stream().map(progress::get).toList());
     }
 
     /** The lists recorded for this batch; empty when another batch, or none, is on record. */
