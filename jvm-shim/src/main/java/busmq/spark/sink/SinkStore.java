@@ -215,9 +215,9 @@ final class SinkStore implements AutoCloseable {
      * Make {@code staged} what the batch consists of, unless it has been recorded before: then that
      * holds. The commit point. {@code span} says which part of its sources the batch covers,
      * {@code epoch} which run staged it, {@code least} a batch that the sink has recorded before.
-     * Throws BUSMQ_SINK_ROLLED_BACK when the record is older than {@code least}. Throws BUSMQ_STALE_BATCH, BUSMQ_STALE_RUN when a later run
-     * has begun, BUSMQ_BATCH_CHANGED when the batch on record is another one, and
-     * BUSMQ_SINK_TARGETS when a copy of the checkpoint writes it elsewhere.
+     * Throws BUSMQ_SINK_ROLLED_BACK when the record is older than that, BUSMQ_STALE_BATCH,
+     * BUSMQ_STALE_RUN when a later run has begun, BUSMQ_BATCH_CHANGED when the batch on record is
+     * another one, and BUSMQ_SINK_TARGETS when a copy of the checkpoint writes it elsewhere.
      */
     List<StagedList> record(
             String sink,
