@@ -146,6 +146,7 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (WriteOptions, "createQueue", "FALSE", "create", False),
     (WriteOptions, "ttl", "15m", "ttl_s", 900),
     (WriteOptions, "maxsize", "0", "maxsize", 0),
+    (WriteOptions, "failOnDataLoss", "false", "fail_on_data_loss", False),
     (WriteOptions, "truncate", "true", "truncate", True),
 ]
 
@@ -277,6 +278,7 @@ BAD = [
     (WriteOptions, "onFull", "drop", "one of block, fail"),
     (WriteOptions, "fullTimeoutMs", "-1", "whole number of at least 0"),
     (WriteOptions, "maxsize", "many", "whole number of at least 0"),
+    (WriteOptions, "failOnDataLoss", "maybe", "true or false"),
     (WriteOptions, "truncate", "maybe", "true or false"),
 ]
 

@@ -23,7 +23,6 @@ import java.util.stream.Collectors;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -161,7 +160,7 @@ record CommittedBatchNote(String checkpoint, String sink) {
         }
         CommittedBatch note =
                 CommittedBatch.of(sink, batch, held, System.currentTimeMillis());
-        CancellableFSDataOutputStream file = null;
+        CheckpointFileManager.CancellableFSDataOutputStream file = null;
         try {
             file = CheckpointFileManager.create(
                             new Path(checkpoint),
