@@ -118,8 +118,8 @@ def error_of(driver: DriverProcess) -> str:
 
 
 def goes_on(run: Pipeline, driver: DriverProcess, values: list[bytes], before: list[bytes]) -> None:
-    """With failOnDataLoss=false the query reads ``values`` and then what comes."""
-    run.options["failOnDataLoss"] = "false"
+    """With failOnDataLoss=false at both ends the query reads ``values`` and then what comes."""
+    run.options["failOnDataLoss"] = run.sink_options["failOnDataLoss"] = "false"
     run.start(driver)
     wait_until(
         lambda: run.bus.values("out") == [*before, *values],

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import psutil
 
-from busmq_spark.errors import BatchChanged, DataLoss, StagingLost, StaleBatch
+from busmq_spark.errors import BatchChanged, DataLoss, SinkRolledBack, StagingLost, StaleBatch
 from busmq_spark.queue.command_generators import command
 from busmq_spark.spark.java_runtime import find_jar
 from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING
@@ -40,7 +40,10 @@ STILL_S = 300.0
 TYPED = re.compile(r"\[(BUSMQ_\w+)\]")
 
 
-LOSSES = {kind.code.removeprefix("BUSMQ_") for kind in DataLoss.__subclasses__()}
+LOSSES = {
+    SinkRolledBack.code.removeprefix("BUSMQ_"),
+    *(kind.code.removeprefix("BUSMQ_") for kind in DataLoss.__subclasses__()),
+}
 """Errors that say that messages are gone."""
 STUCK = {kind.code.removeprefix("BUSMQ_") for kind in (StagingLost, StaleBatch, BatchChanged)}
 """Errors of a sink whose remedy is a new checkpoint."""
@@ -204,7 +207,7 @@ class Run(Pipeline):
             if status["error"]:
                 self.note(status["error"])
         if self.excused and self.errors[-1] in LOSSES:
-            self.options["failOnDataLoss"] = "false"
+            self.options["failOnDataLoss"] = self.sink_options["failOnDataLoss"] = "false"
         stuck = self.excused and (
             self.errors[-1] in STUCK or self.errors.count(self.errors[-1]) > 3
         )
