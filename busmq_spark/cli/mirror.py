@@ -4,11 +4,10 @@ import ctypes
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -22,9 +21,9 @@ from busmq_spark.cli.output import (
     table,
 )
 from busmq_spark.cli.queue_lookup import LocatedQueue, need_redis, open_links
-from busmq_spark.cli.serve import parse_listen_address as listen_address
+from busmq_spark.cli.serve import parse_listen_address
 from busmq_spark.errors import ConfigError
-from busmq_spark.metrics import CONTENT_TYPE, Metrics
+from busmq_spark.metrics import Metrics, serve_pages
 from busmq_spark.mirror.settings import MirrorReport, MirrorSettings, matches
 from busmq_spark.option_parsing import one_of, size
 from busmq_spark.options import LAYOUTS, RedisOptions
@@ -34,6 +33,9 @@ from busmq_spark.redis_io.layout import Link
 from busmq_spark.redis_io.queue_location import discover_queues
 from busmq_spark.writing.mirror import MirrorQueueState, read_mirror_states
 from busmq_spark.writing.mirror import promote as promoted
+
+if TYPE_CHECKING:
+    from busmq_spark.mirror.runner import MirrorRunner
 
 MALLOPT_ARENA_MAX = -8
 """M_ARENA_MAX of mallopt."""
@@ -104,7 +106,7 @@ MetricsOption = Annotated[
     typer.Option(
         "--metrics",
         metavar="HOST:PORT",
-        help="Serve /metrics (Prometheus) there.",
+        help="Serve /metrics (Prometheus), /livez and /readyz there.",
         show_default=False,
     ),
 ]
@@ -255,7 +257,7 @@ def _run_mirror(
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        with _serve_metrics(metrics, counts) as url:
+        with _served_pages(metrics, counts, runner) as url:
             runner.start()
             out.note(
                 f"Mirroring {', '.join(settings.patterns)} of {settings.masked_origin}. Ctrl-C"
@@ -271,6 +273,23 @@ def _run_mirror(
     finally:
         signal.signal(signal.SIGTERM, before)
         runner.stop()
+
+
+def _served_pages(
+    listen: str | None, counts: Metrics, runner: "MirrorRunner"
+) -> AbstractContextManager[str]:
+    """Serve the pages at ``listen``; the block gets the URL of /metrics, or nothing."""
+    if not listen:
+        return nullcontext("")
+    counts.require_client()
+
+    def not_ready() -> str | None:
+        if runner.error is not None:
+            return f"not mirroring: {runner.error.code}"
+        return None if runner.is_running else "starting"
+
+    host, port = parse_listen_address(listen, "--metrics")
+    return serve_pages(host, port, counts, not_ready)
 
 
 def _share_memory() -> None:
@@ -435,34 +454,6 @@ def _scan_names(execute: Any) -> list[str]:
         names.update(key.decode("utf-8", "replace") for key in keys)
         if int(cursor) == 0:
             return sorted(names)
-
-
-@contextmanager
-def _serve_metrics(listen: str | None, metrics: Metrics) -> Iterator[str]:
-    """/metrics, while the block runs; its address, or nothing."""
-    if not listen:
-        yield ""
-        return
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            text = metrics.text().encode() if self.path == "/metrics" else b""
-            self.send_response(200 if text else 404)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(listen_address(listen), Page) as server:
-        threading.Thread(
-            target=server.serve_forever, name="busmq-mirror-metrics", daemon=True
-        ).start()
-        host, port = server.server_address[:2]
-        yield f"http://{host!s}:{port}/metrics"
-        server.shutdown()
 
 
 def _parse_flag(flag: str, parse: Any, text: str) -> Any:

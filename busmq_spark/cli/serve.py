@@ -389,14 +389,14 @@ def _print_welcome(
     out.flush()
 
 
-def parse_listen_address(text: str) -> tuple[str, int]:
-    """Host and port of ``--listen``; brackets around an IPv6 address."""
+def parse_listen_address(text: str, flag: str = "--listen") -> tuple[str, int]:
+    """Return host and port of ``flag``; brackets enclose an IPv6 address."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+))(?::(\d{1,5}))?", text)
     port = int(found[3] or DEFAULT_PORT) if found else -1
     if not found or not 0 <= port <= 65535:
         raise ConfigError(
             reason=(
-                f"--listen is {text!r}; expected HOST:PORT such as 127.0.0.1:{DEFAULT_PORT},"
+                f"{flag} is {text!r}; expected HOST:PORT such as 127.0.0.1:{DEFAULT_PORT},"
                 f" 0.0.0.0:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}"
             )
         )

@@ -118,6 +118,11 @@ class MirrorRunner:
         self._listened: tuple[str, ...] = ()
         self._pauses = Pauses(*PAUSES_S)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Begin. Raises what the first look for queues raises: no answer, a wrong secret.
 

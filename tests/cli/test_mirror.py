@@ -43,7 +43,7 @@ def test_queues_are_mirrored_looked_at_and_promoted(
         assert (begun["origin"], begun["patterns"]) == (server.url, [f"{name}*"])
         wait_until(lambda: near.stored(name) == far.stored(name))
         text = urllib.request.urlopen(begun["metrics"]).read().decode()
-        assert "busmq_mirror_messages_total 20\n" in text
+        assert "busmq_mirror_messages_total 20.0\n" in text
         [found] = busmq("mirror", "status", name, "--json", url=redis_url).records
         assert (
             found["queue"],

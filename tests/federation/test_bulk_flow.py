@@ -439,8 +439,8 @@ async def test_a_federation_server_serves_bulk_beside_busmqs_own_protocol(
         await queue.push_many([b"1", b"2"])
         await asyncio.to_thread(talk, server.url, queue.name)
         text = server.metrics.text()
-        assert "busmq_bulk_rows_total 2\n" in text
-        assert 'busmq_bulk_calls_total{operation="states"} 2\n' in text
+        assert "busmq_bulk_rows_total 2.0\n" in text
+        assert 'busmq_bulk_calls_total{operation="states"} 2.0\n' in text
 
 
 def talk(url: str, queue: str) -> None:

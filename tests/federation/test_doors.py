@@ -142,7 +142,7 @@ async def test_names_of_secrets_are_shown_at_metrics_to_one_secret_only(federati
 
         status, text = await metrics()
         assert status == 200
-        assert "busmq_federation_secret_sockets 2\n" in text
+        assert "busmq_federation_secret_sockets 2.0\n" in text
         assert [name for name in names if name in text] == []
         assert (await metrics("Authorization: Bearer payments-0123456789abcdef"))[0] == 401
         assert (await metrics("Authorization: Bearer wrong"))[0] == 401

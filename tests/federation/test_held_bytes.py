@@ -101,7 +101,7 @@ async def test_what_peers_do_not_end_is_counted_and_the_longest_that_stands_stil
         await until(lambda: quota_of(server).bytes > 3 * MIB)
         await until(lambda: 'cut_off_total{reason="unfinished"} 8' in server.metrics.text())
         await until(lambda: len(server._socket_limiter.sockets) <= 4)
-        shown = int(server.metrics.text().split('secret_bytes{secret="greedy"} ')[1].split()[0])
+        shown = float(server.metrics.text().split('secret_bytes{secret="greedy"} ')[1].split()[0])
         assert shown == quota_of(server).bytes > 2 * MIB
         # A packet counts until its line is kept, and its copy too.
         assert most() < 4 * MIB + 12 * ONE_READ + 2 * MIB

@@ -50,6 +50,7 @@ from busmq_spark.federation.bulk.store_executor import (
     StoreExecutorByClient,
     StoreThreadPool,
 )
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
 from busmq_spark.federation.gate.rights import Identity
@@ -342,6 +343,7 @@ class _BulkSession:
 
     async def _answer_call(self, frame: BulkProtocolFrame, *, large: bool = False) -> None:
         """Check the call and work it off, or begin to; what goes wrong on purpose is the answer."""
+        began = monotonic()
         try:
             if frame.kind is not BulkFrameKind.CALL:
                 raise frames.make_wire_error(f"a large frame {frame.kind.name}", "a CALL")
@@ -352,6 +354,7 @@ class _BulkSession:
             )
             self._server.counts.calls.add(operation=name)
             await self._run_call(frame, name, operation, arguments)
+            self._quota.note_call(BULK_SUBPROTOCOL, began)
         except ConnectionClosed:
             raise
         except BusError as error:

@@ -18,13 +18,13 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.rights import ANYONE, Identity
 from busmq_spark.federation.gate.token import check_audience
+from busmq_spark.metrics import HEALTH_PATH, LIVE_PATH, METRICS_PATH, READY_PATH
 
 BUSMQ_HEADER = "X-Busmq"
 """Header of an accepted handshake: by it this package's clients distinguish its server from
 npm's.
 """
 BULK_SUBPROTOCOL: Final = "busmq.bulk.v1"
-HEALTH_PATH, LIVE_PATH, READY_PATH, METRICS_PATH = "/healthz", "/livez", "/readyz", "/metrics"
 PAGE_PATHS = (HEALTH_PATH, LIVE_PATH, READY_PATH, METRICS_PATH)
 REFUSAL_REASONS = ("path", "origin", "secret", "busy")
 """Why a handshake is refused: the values of a metric's label."""

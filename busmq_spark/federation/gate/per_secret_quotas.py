@@ -18,12 +18,14 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from busmq_spark.federation.gate.handshake import HandshakeAcceptance
     from busmq_spark.federation.gate.limits import PeerLimits
-    from busmq_spark.metrics import Metrics
+    from busmq_spark.metrics import MetricFamily, Metrics
 
 MAX_TURN_S = 0.002
 """Seconds that all peers of one secret use the loop before others have their turn."""
@@ -194,9 +196,14 @@ class PerSecretQuota(ByteBudget):
     use them up, the one with the longest is read: it makes room by ending its message.
     """
 
-    def __init__(self, limits: PeerLimits, shared: LoopTurns | None = None) -> None:
+    def __init__(
+        self,
+        limits: PeerLimits,
+        shared: LoopTurns | None = None,
+        calls: MetricFamily | None = None,
+    ) -> None:
         super().__init__(limits.bytes_per_secret)
-        self._limits = limits
+        self._limits, self._calls = limits, calls
         self.turns = SecretTurns(shared or LoopTurns())
         self.sockets = self.working = self.channels = self.pubsubs = self.listeners = 0
         """Sockets; calls and reads under way; objects, pubsubs among them, and their listeners."""
@@ -209,6 +216,11 @@ class PerSecretQuota(ByteBudget):
         self._paused = False
         self._favoured: QuotaReader | None = None
         self._progress: dict[QuotaReader, tuple[int, float]] = {}
+
+    def note_call(self, protocol: str, began: float) -> None:
+        """Count a call that is answered; ``began`` is a time of ``time.monotonic``."""
+        if self._calls is not None:
+            self._calls.observe(monotonic() - began, protocol=protocol)
 
     def read_slots(self, server: int) -> asyncio.Semaphore:
         """Range reads at one Redis."""
@@ -300,6 +312,11 @@ class PerSecretQuotas:
                 secret=names,
             ),
         }
+        self._calls = metrics.histogram(
+            "busmq_federation_call_seconds",
+            "Time from taking a call to its answer, by protocol",
+            protocol=("busmq", BULK_SUBPROTOCOL),
+        )
         metrics.before_text(self._set_gauges)
 
     def __iter__(self) -> Iterator[PerSecretQuota]:
@@ -308,7 +325,7 @@ class PerSecretQuotas:
     def quota_of(self, name: str) -> PerSecretQuota:
         """The quota of a secret."""
         if (found := self._quotas.get(name)) is None:
-            found = self._quotas[name] = PerSecretQuota(self._limits, self._turns)
+            found = self._quotas[name] = PerSecretQuota(self._limits, self._turns, self._calls)
         return found
 
     def _set_gauges(self) -> None:

@@ -229,6 +229,7 @@ class ObjectSession(PeerChannel):
 
     def _execute(self, name: str, values: list[Any], size: int) -> Coroutine[Any, Any, None] | None:
         assert self._object is not None
+        began = monotonic()
         callback = values.pop() if values and isinstance(values[-1], DnodeCallbackRef) else None
         try:
             method = self._object.allowed_method(name, values)
@@ -240,13 +241,17 @@ class ObjectSession(PeerChannel):
         except BusError as error:
             self.send_error(callback, error)
             return None
-        return None if outcome is None else self._await_outcome(outcome, callback)
+        if outcome is not None:
+            return self._await_outcome(outcome, callback, began)
+        self.work.quota.note_call("busmq", began)
+        return None
 
     async def _await_outcome(
-        self, outcome: Coroutine[Any, Any, None], callback: DnodeCallbackRef | None
+        self, outcome: Coroutine[Any, Any, None], callback: DnodeCallbackRef | None, began: float
     ) -> None:
         try:
             await outcome
+            self.work.quota.note_call("busmq", began)
         except BusError as error:
             self.send_error(callback, error)
 

@@ -39,8 +39,6 @@ from busmq_spark.federation.bulk.server import FederationBulkServer
 from busmq_spark.federation.gate.handshake import (
     BULK_SUBPROTOCOL,
     BUSMQ_HEADER,
-    LIVE_PATH,
-    METRICS_PATH,
     REFUSAL_REASONS,
     WIRE_LOG,
     HandshakeRefusal,
@@ -62,7 +60,7 @@ from busmq_spark.federation.gate.socket_limiter import (
 )
 from busmq_spark.federation.npm_wire.deflate import server_deflate
 from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
-from busmq_spark.metrics import CONTENT_TYPE, Metrics
+from busmq_spark.metrics import CONTENT_TYPE, LIVE_PATH, METRICS_PATH, Metrics
 from busmq_spark.option_parsing import describe_stray_character
 
 DISCONNECTS_BEFORE_TRIM = 50
