@@ -24,6 +24,7 @@ ORDER = [
     "arguments",
     "environment",
     "metrics",
+    "tracing",
     "starting_offsets",
     "option_parsing",
     "options",

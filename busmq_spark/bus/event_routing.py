@@ -40,6 +40,7 @@ from busmq_spark.routing import event_routing as flows
 from busmq_spark.routing.cloud_event import Event, Extension, make_event
 from busmq_spark.routing.event_patterns import check_key
 from busmq_spark.routing.event_routing import EventPublishReceipt, EventRoutingTable, check_queue
+from busmq_spark.tracing import TRACEPARENT, current_traceparent
 
 if TYPE_CHECKING:
     from busmq_spark.bus.redis_server_links import RedisServerLinks
@@ -284,6 +285,8 @@ def event_of(keys: Sequence[str], data: object, about: EventAttributes) -> Event
         )
     if len(keys) > 1:
         about = {**about, "extensions": {"keys": " ".join(keys), **about.get("extensions", {})}}
+    if (traceparent := current_traceparent()) is not None:
+        about = {**about, "extensions": {TRACEPARENT: traceparent, **about.get("extensions", {})}}
     named = {
         "type": keys[0],
         "id": new_token(EVENT_ID_BITS),

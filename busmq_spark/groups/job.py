@@ -23,6 +23,7 @@ from busmq_spark.queue.command_generators import Arg, Flow, RedisCall, command, 
 from busmq_spark.queue.keys import JobKeys, QueueKeys, client_channel, jobs_channel
 from busmq_spark.queue.message import MAX_VALUE_BYTES, Message, encode_value
 from busmq_spark.queue.queue import read_following
+from busmq_spark.tracing import TRACEPARENT
 
 OUTCOME_TTL_S = 3600
 """Seconds for which an outcome is stored, by default."""
@@ -175,6 +176,24 @@ def reference_encoder(client: str, done: str = "") -> Callable[[str], bytes]:
     """
     rest = _json.encode({"from": client, "done": done} if done else {"from": client})[1:]
     return lambda id: f'{{"job":"{id}",{rest}'.encode()
+
+
+def with_traceparent(reference: bytes, traceparent: str) -> bytes:
+    """Return the message of :func:`reference_encoder` with the trace of its sender."""
+    return reference[:-1] + f',"{TRACEPARENT}":{_json.encode(traceparent)}}}'.encode()
+
+
+def traceparent_of(reference: bytes) -> object:
+    """Return the trace of the sender of a message that names a job, or None; it may be of any
+    program.
+    """
+    if TRACEPARENT.encode() not in reference:
+        return None
+    try:
+        found = json.loads(reference)
+    except (ValueError, RecursionError):
+        return None
+    return found.get(TRACEPARENT) if isinstance(found, dict) else None
 
 
 def outcome_queue(queue: str) -> str:

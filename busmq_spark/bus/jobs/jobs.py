@@ -45,6 +45,7 @@ from busmq_spark.option_parsing import from_call
 from busmq_spark.queue.keys import client_channel, jobs_channel
 from busmq_spark.reading.reader_subscriptions import check_name
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.tracing import current_traceparent
 
 FINAL_OUTCOME_READ_TIMEOUT_S = 1.0
 
@@ -353,6 +354,8 @@ class Jobs(Handle):
     ) -> list[dict[str, JobOutcome]]:
         """Push the messages of the jobs, and wait."""
         messages = [self._reference(job.id) for job in wanted.jobs]
+        if (traceparent := current_traceparent()) is not None:
+            messages = [flows.with_traceparent(each, traceparent) for each in messages]
         if not wanted.groups:
             self.queue.put(push(messages, wanted, self.queue))
             await wanted.result

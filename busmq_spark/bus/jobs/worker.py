@@ -33,7 +33,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Self, TypedDict, cast
@@ -70,6 +70,7 @@ from busmq_spark.queue.keys import JobKeys
 from busmq_spark.queue.message import CHUNK_BYTES
 from busmq_spark.reading.reader_subscriptions import check_name
 from busmq_spark.redis_io.retry import Pauses
+from busmq_spark.tracing import continued_trace
 
 MAX_BACKOFF_S = 60.0
 """The longest pause before another try, before jitter."""
@@ -607,7 +608,8 @@ class Worker(BaseWorker):
         failed: BaseException | None = None
         job, fields = Job(self.jobs, work.keys.id, work.delivery.tries), dict[str, Any]()
         try:
-            result = await call_handler(self.handler, job, job_of_a_thread)
+            with self._trace(work):
+                result = await call_handler(self.handler, job, job_of_a_thread)
             if result is not None and not at_work.late:
                 fields = self._result_field(job, result)
         except asyncio.CancelledError as error:
@@ -633,6 +635,15 @@ class Worker(BaseWorker):
                 self._settling = self._spawn(self._settle_finished(), "settling")
         except BusError as error:  # the bus is about to end
             self._warn_not_settled(1, error)
+
+    def _trace(self, work: LeasedJob) -> AbstractContextManager[None]:
+        """Return a span after the one of the sender."""
+        return continued_trace(
+            flows.traceparent_of(work.delivery.value),
+            "busmq job",
+            queue=self.jobs.queue.name,
+            group=self.options.group,
+        )
 
     def _result_field(self, job: Job, result: object) -> dict[str, Any]:
         """Return the field of the result, to be stored with the outcome. The job is done also where

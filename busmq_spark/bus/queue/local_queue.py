@@ -35,6 +35,7 @@ from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.starting_offsets import parse_moment
+from busmq_spark.tracing import traced
 from busmq_spark.writing import mirror
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ class LocalQueue(BaseQueue):
         values = (encode_value(value),)
         if not self.ttl_s:
             return self.early.add("push to", lambda: self._push_pipeline.add(values, single=True))
-        return self._push_pipeline.add(values, single=True)
+        stored = self._push_pipeline.add(values, single=True)
+        return traced(stored, "busmq push", queue=self.name, messages=1)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """Append messages in order, in few round trips. Messages of other programs may come in
@@ -193,7 +195,8 @@ class LocalQueue(BaseQueue):
         encoded = [encode_value(value) for value in check_items("values", values)]
         if not self.ttl_s:
             return self.early.add("push to", lambda: self._push_pipeline.add(encoded, single=False))
-        return self._push_pipeline.add(encoded, single=False)
+        stored = self._push_pipeline.add(encoded, single=False)
+        return traced(stored, "busmq push", queue=self.name, messages=len(encoded))
 
     def put(self, push: PendingPush[bytes]) -> None:
         """Append the values of a push, at least one; its methods are called for each chunk that is

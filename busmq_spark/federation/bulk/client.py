@@ -69,6 +69,7 @@ from busmq_spark.queue.message import Range
 from busmq_spark.redis_io.push_listener import PushListenerThread
 from busmq_spark.redis_io.retry import FAILOVER_PATIENCE_S, PATIENCE_S, LinkRetry
 from busmq_spark.store.protocol import RowStream
+from busmq_spark.tracing import span
 from busmq_spark.writing.mirror import OriginQueueState, stored_ranges
 
 PING_AFTER_SILENCE_S = 5.0
@@ -357,11 +358,13 @@ class FederationBulkClient:
         Raises what the server answers.
         """
         retry = LinkRetry(time.monotonic)
-        while True:
-            try:
-                return self.wait_for_result(self.send_call(name, *arguments, values=values), name)
-            except LinkLost as error:
-                self._wait_before_retry(error, retry)
+        with span("busmq federation call", operation=name, server=self.address.url):
+            while True:
+                try:
+                    id = self.send_call(name, *arguments, values=values)
+                    return self.wait_for_result(id, name)
+                except LinkLost as error:
+                    self._wait_before_retry(error, retry)
 
     def send_call(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> int:
         """Send a call and do not wait: it needs a :meth:`wait_for_result`. Raises FederationLost

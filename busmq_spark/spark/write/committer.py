@@ -44,6 +44,7 @@ from pathlib import Path
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from busmq_spark import tracing
 from busmq_spark.errors import (
     BatchChanged,
     BusError,
@@ -220,9 +221,10 @@ def commit_stream_batch(
         with suppress(BusError):
             store.discard(staged)
         raise
-    held = SinkCommitter(options, store, least).commit(
-        sink, batch, staged, query, read_batch_span(checkpoint, batch), run
-    )
+    with tracing.span("busmq sink commit", sink=sink, batch=batch):
+        held = SinkCommitter(options, store, least).commit(
+            sink, batch, staged, query, read_batch_span(checkpoint, batch), run
+        )
     note.write(batch, held)
 
 
