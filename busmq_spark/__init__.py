@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from busmq_spark.spark.functions.events import events as events
     from busmq_spark.spark.functions.events import to_events as to_events
     from busmq_spark.spark.functions.json_columns import json_columns as json_columns
+    from busmq_spark.spark.observe import observe as observe
     from busmq_spark.spark.realtime import realtime as realtime
     from busmq_spark.spark.realtime import realtime_foreach as realtime_foreach
     from busmq_spark.spark.tune import tune as tune
