@@ -267,7 +267,8 @@ class CliWarningHandler(logging.Handler):
         """Called by logging."""
         if record.name.partition(".")[0] == "busmq_spark":
             cause = record.exc_info[1] if record.exc_info else None
-            self._out.warn(f"{record.getMessage()}{f': {error_text(cause)}' if cause else ''}")
+            tell = self._out.warn if record.levelno >= logging.WARNING else self._out.note
+            tell(f"{record.getMessage()}{f': {error_text(cause)}' if cause else ''}")
 
 
 def table(

@@ -501,7 +501,7 @@ class MirrorCopier:
             self.look = True
             return False
         if queue.stopped:
-            log.warning("queue %r is mirrored again", queue.name)
+            log.info("queue %r is mirrored again", queue.name)
             queue.stopped = None
         queue.floor = max(queue.floor, min(floor, answer.last))
         return True

@@ -343,7 +343,7 @@ class MirrorRunner:
             for each in self._listeners:
                 each.listen(names)
         if self.error is not None:
-            log.warning("mirroring goes on")
+            log.info("mirroring goes on")
         self.error, self._pauses = None, Pauses(*PAUSES_S)
         self.looked = max(self.looked, wanted)
 

@@ -582,7 +582,7 @@ class _BulkSession:
             async with asyncio.timeout(self._limits.send_s):
                 await reading.spend_credit(amount)
         except TimeoutError:
-            log.warning("bulk: a peer gave no credit for %g s and was cut off", self._limits.send_s)
+            log.info("bulk: a peer gave no credit for %g s and was cut off", self._limits.send_s)
             self._socket.transport.abort()
             await self._socket.wait_closed()
             raise asyncio.CancelledError from None
@@ -637,5 +637,5 @@ async def send_or_disconnect(socket: ServerConnection, message: bytes, send_s: f
             sending.result()
             return
         if left == (left := unsent_bytes(socket)):
-            log.warning("bulk: a peer took nothing for %g s and was cut off", send_s)
+            log.info("bulk: a peer took nothing for %g s and was cut off", send_s)
             socket.transport.abort()

@@ -364,7 +364,7 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         self._state = ConnectionState.LEFT
         left = sum(isinstance(item, Message) for item in self._received)
         if left and self._options is not None and not self._options.reliable:
-            log.warning(
+            log.error(
                 "channel %r: %d messages were not taken, and federation has no way back",
                 self.name,
                 left,

@@ -711,7 +711,7 @@ class RemoteQueue(ConsumedRemoteQueue, RemoteObjectListener):
 
     def _leave(self) -> None:
         if self.undelivered:
-            log.warning(
+            log.error(
                 "queue %r: %d messages were taken and not handed over, and federation has no way"
                 " back",
                 self.name,

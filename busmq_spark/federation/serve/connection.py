@@ -366,7 +366,7 @@ class NpmProtocolServerConnection:
 
     async def _refuse_channel(self, channel: str) -> None:
         found = len(self._sessions), self.work.quota.channels
-        log.warning(
+        log.info(
             "federation: %s has %d channels on one socket, %d in all; a further one is refused",
             self.identity.name,
             *found,

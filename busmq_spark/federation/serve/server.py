@@ -18,7 +18,7 @@ import gc
 import logging
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
@@ -341,9 +341,11 @@ class FederationServer:
         """
         if tls is not None:
             self._socket_limiter.tls = tls
+            log.info("federation: the certificate is read anew")
         if keyring is None:
             return
         gone = {*(self._policy.keyring.names if self._policy.keyring else ())} - {*keyring.names}
+        log.info("federation: the secrets are read anew; %d are gone", len(gone))
         self._policy = replace(self._policy, keyring=keyring)
         self._end_revoked_event_rows(keyring, gone)
         for socket in tuple(self._socket_limiter.sockets):
@@ -370,7 +372,7 @@ class FederationServer:
                 )
             else:
                 if ended:
-                    log.warning(
+                    log.info(
                         "federation: %d event subscriptions ended, since their secrets have lost"
                         " the right",
                         ended,
@@ -380,17 +382,21 @@ class FederationServer:
 
     # -- handshake ---------------------------------------------------------------------------------
 
-    def _decide_request(self, socket: ServerConnection, request: Request) -> Response | None:
+    def _decide_request(
+        self, socket: ServerConnection, request: Request
+    ) -> Response | Awaitable[Response | None] | None:
         found = page_path(request.path)
+        if found == METRICS_PATH:
+            return self._metrics_page(list(request.headers.raw_items()))
         if found is not None:
-            return self._operator_page(found, list(request.headers.raw_items()))
+            return self._operator_page(found)
         if self._server is None or self._draining:
             return self._respond_at_capacity()
         headers = list(request.headers.raw_items())
         decision = decide_handshake(request.path, headers, self._policy)
         if isinstance(decision, HandshakeRefusal):
             self._counts.refused.add(reason=decision.reason)
-            log.debug("federation: refused a handshake: %s", decision.reason)
+            self._log_refusal(socket, decision.reason)
             return Response(
                 decision.status, decision.phrase, Headers(decision.headers), decision.body
             )
@@ -398,6 +404,7 @@ class FederationServer:
             self._quotas.quota_of(decision.identity.name).sockets
             >= self._limits.connections_per_secret
         ):
+            self._log_refusal(socket, "busy")
             return self._respond_at_capacity()
         ours = cast(LimitedServerConnection, socket)
         if not self._socket_limiter.admit(
@@ -408,46 +415,39 @@ class FederationServer:
         ours.begin_counting(self._quotas.quota_of(decision.identity.name))
         return None
 
+    def _log_refusal(self, socket: ServerConnection, reason: str) -> None:
+        about = {**_log_fields(socket), "reason": reason}
+        log.info("federation: refused a client at %s: %s", about["address"], reason, extra=about)
+
     def _respond_at_capacity(self) -> Response:
         self._counts.refused.add(reason="busy")
         return _unavailable_response()
 
-    def _operator_page(self, path: str, headers: Sequence[tuple[str, str]]) -> Response:
-        status, phrase, text, kind = 200, "OK", "ok\n", "text/plain"
-        if path == METRICS_PATH:
-            reader = (
-                is_metrics_reader(headers, self._policy.keyring, self._metrics_secret)
-                if self._metrics_secret
-                else None
-            )
-            if reader is False:
-                self._counts.refused.add(reason="secret")
-                status, phrase, text = (
-                    401,
-                    "Unauthorized",
-                    "it is not the secret for these metrics\n",
-                )
-            else:
-                text, kind = self._metrics.text("" if reader else SECRET_LABEL), CONTENT_TYPE
-        elif path != LIVE_PATH and (self._draining or self._server is None or not self._bus.online):
+    async def _metrics_page(self, headers: Sequence[tuple[str, str]]) -> Response:
+        """The text is made in a thread: sources ask Redis. With a secret for metrics, only its
+        holder sees sources and the names of secrets.
+        """
+        named, policy = self._metrics_secret, self._policy
+        reader = is_metrics_reader(headers, policy.keyring, named) if named else None
+        if reader is False:
+            self._counts.refused.add(reason="secret")
+            return _make_page(401, "Unauthorized", "it is not the secret for these metrics\n")
+        text = await asyncio.to_thread(
+            self._metrics.text,
+            "" if reader else SECRET_LABEL,
+            sources=bool(reader) or named is None,
+        )
+        return _make_page(200, "OK", text, CONTENT_TYPE)
+
+    def _operator_page(self, path: str) -> Response:
+        status, phrase, text = 200, "OK", "ok\n"
+        if path != LIVE_PATH and (self._draining or self._server is None or not self._bus.online):
             status, phrase, text = (
                 503,
                 "Service Unavailable",
                 "leaving\n" if self._draining else "no Redis\n",
             )
-        body = text.encode()
-        return Response(
-            status,
-            phrase,
-            Headers(
-                [
-                    ("Content-Type", kind),
-                    ("Content-Length", str(len(body))),
-                    ("Connection", "close"),
-                ]
-            ),
-            body,
-        )
+        return _make_page(status, phrase, text)
 
     # -- sockets -----------------------------------------------------------------------------------
 
@@ -456,7 +456,13 @@ class FederationServer:
         accepted = ours.accepted
         assert accepted is not None
         self._counts.accepted.add(protocol=accepted.protocol)
-        log.debug("federation: %s has connected", accepted.identity.name)
+        about = _log_fields(ours, accepted.identity.name)
+        log.info(
+            "federation: %s has connected by %s",
+            accepted.identity.name,
+            accepted.protocol,
+            extra=about,
+        )
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -475,10 +481,11 @@ class FederationServer:
                     )
                 )
         except ConnectionClosed:
-            log.debug("federation: %s is gone", accepted.identity.name)
+            log.debug("federation: %s broke off", accepted.identity.name, extra=about)
         except Exception:  # whatever it is: one socket must not end the server, and the log has it
-            log.exception("federation: a socket of %s failed", accepted.identity.name)
+            log.exception("federation: a socket of %s failed", accepted.identity.name, extra=about)
         finally:
+            log.info("federation: %s has disconnected", accepted.identity.name, extra=about)
             self._tasks.discard(task)
 
     async def _serve_peer(self, connection: NpmProtocolServerConnection) -> None:
@@ -516,7 +523,7 @@ class FederationServer:
             for connection in [one for one in self._connections if not one.work.send_buffer.closed]:
                 expires = connection.identity.expires
                 if connection.work.send_buffer.flooded:
-                    log.warning(
+                    log.info(
                         "federation: more waited for %s than may, and it is cut off",
                         connection.identity.name,
                     )
@@ -529,7 +536,8 @@ class FederationServer:
 
     def _cut_off(self, socket: QuotaReader, reason: str, what: str) -> None:
         name = socket.accepted.identity.name if socket.accepted is not None else "a stranger"
-        log.warning("federation: %s %s and is cut off", name, what)
+        about = {"peer": name, "reason": reason}
+        log.info("federation: %s %s and is cut off", name, what, extra=about)
         self._counts.cut_off.add(reason=reason)
         socket.transport.abort()
 
@@ -580,6 +588,23 @@ def _check_address(host: str, port: int, path: str) -> None:
                 " or fragment"
             )
         )
+
+
+def _log_fields(socket: ServerConnection, peer: str = "") -> dict[str, str]:
+    """Return the fields of a record about a connection."""
+    host = (socket.remote_address or ("unknown",))[0]
+    found = {"connection": socket.id.hex, "address": str(host)}
+    return {**found, "peer": peer} if peer else found
+
+
+def _make_page(status: int, phrase: str, text: str, kind: str = "text/plain") -> Response:
+    body = text.encode()
+    headers = (
+        ("Content-Type", kind),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+    )
+    return Response(status, phrase, Headers(headers), body)
 
 
 def _unavailable_response() -> Response:
