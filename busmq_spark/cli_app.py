@@ -19,6 +19,7 @@ from busmq_spark.cli import (
     dead,
     embedded,
     events,
+    exporter,
     info,
     jar,
     lag,
@@ -35,6 +36,7 @@ from busmq_spark.cli import (
     token,
     topics,
 )
+from busmq_spark.cli.logs import with_log_options
 from busmq_spark.cli.options import with_redis_options
 from busmq_spark.cli.output import CliOutput, CliWarningHandler
 from busmq_spark.demo.command import demo
@@ -98,6 +100,8 @@ def busmq(
         print(context.get_help())
 
 
+LONG_RUNNING = (serve.serve, exporter.exporter)
+
 for title, commands in (
     ("Start here", (demo, embedded.embedded)),
     ("Messages", (push.push, tail.tail, peek.peek, events.publish, events.send)),
@@ -114,11 +118,15 @@ for title, commands in (
             skip.skip,
         ),
     ),
+    ("Operation", (exporter.exporter,)),
     ("Other data centres", (serve.serve, token.token)),
     ("Spark", (jar.jar,)),
 ):
     for command in commands:
-        app.command(rich_help_panel=title)(_catch_broken_pipe(with_redis_options(command)))
+        made = with_redis_options(command)
+        if command in LONG_RUNNING:
+            made = with_log_options(made)
+        app.command(rich_help_panel=title)(_catch_broken_pipe(made))
 dead_letters = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -184,7 +192,7 @@ mirrors = typer.Typer(
     help="Copy queues of another data centre here, same ids, same life.",
 )
 MIRROR_COMMANDS: dict[str, Callable[..., None]] = {
-    "run": mirror.run,
+    "run": with_log_options(with_redis_options(mirror.run)),
     "promote": mirror.promote,
     "status": mirror.status,
 }

@@ -20,8 +20,8 @@ from busmq_spark.federation.bulk.server import BulkServerCounters
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
 from busmq_spark.federation.serve.server import ServerCounters
-from busmq_spark.metrics import Metrics, serve_pages
-from busmq_spark.mirror.status import MirrorMetrics
+from busmq_spark.metrics import Metrics, series_text, serve_pages
+from busmq_spark.mirror.settings import MirrorMetrics
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -101,6 +101,16 @@ def test_a_histogram_hides_what_it_never_counted_and_sums_over_a_label() -> None
         'busmq_s_count{protocol="a"} 2.0',
         'busmq_s_sum{protocol="a"} 1.0',
     ]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_nan=False))
+def test_the_text_of_a_series_is_read_as_it_was_meant(label: str, number: float) -> None:
+    text = series_text("counter", "a", "A", ("x", "y"), {(label, "%s"): number})
+    [family] = text_string_to_metric_families(text)
+    [sample] = family.samples
+    assert (sample.name, family.type) == ("a_total", "counter")
+    assert sample.labels == {"x": label, "y": "%s"}
+    assert sample.value == number
 
 
 def test_a_gauge_goes_down_and_a_counter_does_not() -> None:

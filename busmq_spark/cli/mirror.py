@@ -5,14 +5,14 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.options import JsonOption
+from busmq_spark.cli.options import JsonOption, parse_listen_address
 from busmq_spark.cli.output import (
     CliOutput,
     escape_control_characters,
@@ -21,7 +21,6 @@ from busmq_spark.cli.output import (
     table,
 )
 from busmq_spark.cli.queue_lookup import LocatedQueue, need_redis, open_links
-from busmq_spark.cli.serve import parse_listen_address
 from busmq_spark.errors import ConfigError
 from busmq_spark.metrics import Metrics, serve_pages
 from busmq_spark.mirror.settings import MirrorReport, MirrorSettings, matches
@@ -322,7 +321,7 @@ def promote(
     """
     out = CliOutput(as_json)
     with open_links(replace(redis, url=to) if to else redis) as links:
-        found = list(_find_mirrors(links, queues))
+        found = list(_find_mirrors(links, discover_queues(links), queues))
         if not found:
             raise ConfigError(
                 reason=(
@@ -365,42 +364,28 @@ def status(
     """
     out = CliOutput(as_json)
     with open_links(replace(redis, url=to) if to else redis) as links:
-        states = [state for state, _ in _find_mirrors(links, queues or ["*"])]
-        reports = _read_reports(links)
+        found = read_mirror_rows(links, discover_queues(links), queues or ["*"])
     rows: list[list[str | Text]] = []
-    for state in states:
-        report = next((each for each in reports if each.origin == state.of.origin), None)
-        seen, behind_s, error = (
-            report.odd.get(state.queue, (state.seen, 0.0, None))
-            if report
-            else (state.seen, None, None)
-        )
-        behind = max(
-            0, max(seen, state.seen) - state.last
-        )  # a process says it every few seconds, and more was copied meanwhile
-        behind_s = behind_s if behind or behind_s is None else 0.0
-        process = "no process mirrors it" if report is None else error or report.error or ""
+    for each in found:
         if as_json:
-            more = {
-                "behind_s": behind_s,
-                "mirrored": report is not None,
-                "error": error or (report.error if report else None),
-            }
             out.print_json(
-                queue=state.queue,
-                origin=state.of.origin,
-                path=state.of.path,
-                copied_up_to=state.last,
-                behind=behind,
-                **more,
+                queue=each.queue,
+                origin=each.origin,
+                path=each.path,
+                copied_up_to=each.last,
+                behind=each.behind,
+                behind_s=each.behind_s,
+                mirrored=each.mirrored,
+                error=each.error,
             )
-        since = "" if behind_s is None else format_duration(round(behind_s))
+        since = "" if each.behind_s is None else format_duration(round(each.behind_s))
+        process = each.error or ("" if each.mirrored else "no process mirrors it")
         rows.append(
             [
-                Text(escape_control_characters(state.queue), "cyan"),
-                state.of.origin,
-                str(state.last),
-                format_number(behind),
+                Text(escape_control_characters(each.queue), "cyan"),
+                each.origin,
+                str(each.last),
+                format_number(each.behind),
                 since,
                 Text(escape_control_characters(process), "yellow"),
             ]
@@ -419,13 +404,61 @@ def status(
         out.note("there are no mirrors here. Begin with: busmq mirror --from URL QUEUE...")
 
 
+@dataclass(frozen=True, slots=True)
+class MirrorRow:
+    """The status of a mirror, from its queue here and the report of its process."""
+
+    queue: str
+    origin: str
+    path: tuple[str, ...]
+    last: int
+    """Copied up to this id."""
+    behind: int
+    behind_s: float | None
+    """None where no process mirrors it."""
+    mirrored: bool
+    error: str | None
+
+
+def read_mirror_rows(
+    links: list[Link], places: Sequence[tuple[str, int]], wanted: Sequence[str] = ("*",)
+) -> list[MirrorRow]:
+    """Return the status of the queues of ``places`` (name, server) that are mirrors."""
+    states = [state for state, _ in _find_mirrors(links, places, wanted)]
+    reports = _read_reports(links) if states else []
+    rows = []
+    for state in states:
+        report = next((each for each in reports if each.origin == state.of.origin), None)
+        seen, behind_s, error = (
+            report.odd.get(state.queue, (state.seen, 0.0, None))
+            if report
+            else (state.seen, None, None)
+        )
+        # A process reports every few seconds; more was copied meanwhile
+        behind = max(0, max(seen, state.seen) - state.last)
+        behind_s = behind_s if behind or behind_s is None else 0.0
+        error = error or (report.error if report else None)
+        rows.append(
+            MirrorRow(
+                state.queue,
+                state.of.origin,
+                state.of.path,
+                state.last,
+                behind,
+                behind_s,
+                report is not None,
+                error,
+            )
+        )
+    return rows
+
+
 def _find_mirrors(
-    links: list[Link], wanted: Sequence[str]
+    links: list[Link], places: Sequence[tuple[str, int]], wanted: Sequence[str]
 ) -> Iterator[tuple[MirrorQueueState, LocatedQueue]]:
-    """The queues here that are mirrors and match one of the patterns, by name."""
-    places = [(name, server) for name, server in discover_queues(links) if matches(name, wanted)]
+    """The queues of ``places`` that are mirrors and match one of the patterns, by name."""
     for server, link in enumerate(links):
-        names = [name for name, where in places if where == server]
+        names = [name for name, where in places if where == server and matches(name, wanted)]
         keys = [QueueKeys(name, link.cluster) for name in names]
         for own, state in zip(
             keys, link.run(read_mirror_states(keys)) if keys else [], strict=True

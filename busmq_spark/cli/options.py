@@ -7,6 +7,7 @@ Options that say how to reach Redis: declared once, added to every command that 
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from busmq_spark.option_parsing import duration_s, one_of
 from busmq_spark.options import LAYOUTS, RedisOptions
 from busmq_spark.redis_io.urls import PasswordInFile
 
+DEFAULT_PORT = 7130
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Answer with JSON, one object a line, and nothing else on stdout."),
@@ -212,3 +214,21 @@ def _make_redis_options(given: Mapping[str, str | None]) -> RedisOptions:
         except ValueError as error:
             raise ConfigError(reason=f"--layout is {found['layout']!r}; expected {error}") from None
     return RedisOptions(**found)  # type: ignore[arg-type]  # its fields of text
+
+
+def parse_listen_address(
+    text: str, flag: str = "--listen", port: int = DEFAULT_PORT
+) -> tuple[str, int]:
+    """Return the address in ``text``, the value of ``flag``; brackets enclose an IPv6 address.
+    Raises ConfigError.
+    """
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+))(?::(\d{1,5}))?", text)
+    number = int(found[3] or port) if found else -1
+    if not found or not 0 <= number <= 65535:
+        raise ConfigError(
+            reason=(
+                f"{flag} is {text!r}; expected HOST:PORT such as 127.0.0.1:{port},"
+                f" 0.0.0.0:{port} or [::]:{port}"
+            )
+        )
+    return found[1] or found[2], number

@@ -6,7 +6,7 @@ import secrets as randomness
 import signal
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.options import JsonOption
+from busmq_spark.cli.exporter import BusExporter
+from busmq_spark.cli.options import DEFAULT_PORT, JsonOption, parse_listen_address
 from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import need_redis
 from busmq_spark.errors import ConfigError
@@ -22,12 +23,12 @@ from busmq_spark.extras import missing_package
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, PAGE_PATHS, is_loopback
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.metrics import Metrics
 from busmq_spark.options import BusOptions, RedisOptions
 
 if TYPE_CHECKING:
     from busmq_spark.federation.serve.server import FederationServer
 
-DEFAULT_PORT = 7130
 LIMITS_WITH_DEFAULTS = ", ".join(
     f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}"
     for row in fields(PeerLimits)
@@ -192,6 +193,13 @@ def serve(  # noqa: PLR0913  # the options of a command
             "--compression", help="Compress messages for peers that ask for it: for slow links."
         ),
     ] = False,
+    export_queues: Annotated[
+        bool,
+        typer.Option(
+            "--export-queues",
+            help="Show queues, readers and Redis at /metrics, too, as busmq exporter does.",
+        ),
+    ] = False,
     limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -265,9 +273,22 @@ def serve(  # noqa: PLR0913  # the options of a command
                 " FILE, or listen on 127.0.0.1"
             )
         )
+    if export_queues and not place.is_loopback and metrics_secret is None:
+        raise ConfigError(
+            reason=(
+                f"{listen} can be reached from other machines, and --export-queues shows the names"
+                " of queues. Give --metrics-secret NAME, or listen on 127.0.0.1"
+            )
+        )
     keyring = place.keyring() or Keyring.single(str(secret))
     need_redis(redis)
-    code = asyncio.run(_serve(out, redis, place, keyring, limits, secret, tls))
+    metrics = Metrics()
+    with ExitStack() as stack:
+        if export_queues:
+            source = BusExporter(redis)
+            stack.callback(source.close)
+            metrics.add_source(source)
+        code = asyncio.run(_serve(out, redis, place, keyring, limits, secret, tls, metrics))
     if code:
         raise KeyboardInterrupt
 
@@ -280,6 +301,7 @@ async def _serve(  # noqa: PLR0913, PLR0917  # what the command was given
     limits: PeerLimits,
     secret: str | None,
     tls: ssl.SSLContext | None,
+    metrics: Metrics,
 ) -> bool:
     """Until a signal comes; whether it was Ctrl-C."""
     try:
@@ -306,6 +328,7 @@ async def _serve(  # noqa: PLR0913, PLR0917  # what the command was given
             **{name: getattr(place, name) for name in _SERVER_SETTINGS},
             limits=limits,
             tls=tls,
+            metrics=metrics,
         )
         async with server:
             loop.add_signal_handler(signal.SIGINT, leave, True)
@@ -387,20 +410,6 @@ def _print_welcome(
             Text("Ctrl-C ends it.", "dim"),
         )
     out.flush()
-
-
-def parse_listen_address(text: str, flag: str = "--listen") -> tuple[str, int]:
-    """Return host and port of ``flag``; brackets enclose an IPv6 address."""
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+))(?::(\d{1,5}))?", text)
-    port = int(found[3] or DEFAULT_PORT) if found else -1
-    if not found or not 0 <= port <= 65535:
-        raise ConfigError(
-            reason=(
-                f"{flag} is {text!r}; expected HOST:PORT such as 127.0.0.1:{DEFAULT_PORT},"
-                f" 0.0.0.0:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}"
-            )
-        )
-    return found[1] or found[2], port
 
 
 def make_tls_context(

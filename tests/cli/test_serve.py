@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.cli.serve import limits_with, parse_listen_address
+from busmq_spark.cli.options import parse_listen_address
+from busmq_spark.cli.serve import limits_with
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.handshake import is_loopback
 from busmq_spark.federation.gate.keyring import Keyring

@@ -1,0 +1,199 @@
+"""``busmq exporter``: the state of a bus as metrics."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import busmq_spark
+from busmq_spark.cli.exporter import BusExporter
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.metrics import Metrics
+from busmq_spark.options import RedisOptions
+from busmq_spark.queue.command_generators import command
+from busmq_spark.reading.readers import READER_STATES
+from tests.cli.conftest import Busmq, Start
+from tests.serving import Serving
+
+Series = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def redis_url() -> Iterator[str]:
+    """A server without the queues of other tests."""
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+def scraped(source: BusExporter) -> dict[str, Series]:
+    metrics = Metrics()
+    metrics.add_source(source)
+    return parsed(metrics.text())
+
+
+def parsed(text: str) -> dict[str, Series]:
+    """Return the series of each metric, by label values in the order of their names."""
+    return {
+        family.name: {
+            tuple(sample.labels[name] for name in sorted(sample.labels)): sample.value
+            for sample in family.samples
+        }
+        for family in text_string_to_metric_families(text)
+    }
+
+
+@contextmanager
+def exporting(url: str, *patterns: str, most: int = 1000) -> Iterator[BusExporter]:
+    source = BusExporter(RedisOptions(url=url), patterns or ("*",), most)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def fetch(url: str, path: str, *, secret: str = "") -> tuple[int, str]:
+    link = http.client.HTTPConnection(url.split("/")[2], timeout=60)
+    link.request("GET", path, headers={"Authorization": f"Bearer {secret}"} if secret else {})
+    answer = link.getresponse()
+    return answer.status, answer.read().decode()
+
+
+async def test_queues_readers_and_dead_letters(redis_url: str) -> None:
+    async with busmq_spark.Bus(redis_url) as bus:
+        queue = bus.queue("orders")
+        await queue.attach(maxsize=10)
+        await queue.push_many([b"a", b"b", b"c"])
+        group = queue.group("mail", shared=True, tries=1)
+        async with group:
+            [message], _ = await group.take(1)
+            await group.reject(message, "bad")
+    with exporting(redis_url) as source:
+        found = scraped(source)
+    assert found["busmq_queue_waiting_messages"]["orders",] == 2
+    assert found["busmq_queue_newest_id"]["orders",] == 3
+    assert found["busmq_queue_maxsize_messages"] == {("orders",): 10}
+    assert found["busmq_queue_bytes"]["orders",] > 0
+    assert 0 < found["busmq_queue_expires_seconds"]["orders",] <= 604800
+    assert found["busmq_queue_dead_letters"] == {("orders.dead",): 1}
+    assert found["busmq_reader_lag_messages"]["shared", "orders", "mail"] == 2
+    [state] = [state for *at, state in found["busmq_reader_state"] if "mail" in at]
+    assert state in READER_STATES
+    [(server,)] = found["busmq_redis_up"]
+    assert found["busmq_redis_memory_bytes"][server,] > 0
+
+
+async def test_queues_beyond_the_limit_are_summed(redis_url: str) -> None:
+    async with busmq_spark.Bus(redis_url) as bus:
+        for name in ("a", "b", "c", "other"):
+            async with bus.queue(name) as queue:
+                await queue.push_many([b"x", b"y"])
+    with exporting(redis_url, most=2) as source:
+        found = scraped(source)
+    assert found["busmq_queue_waiting_messages"] == {("a",): 2, ("b",): 2, ("other",): 4}
+    assert found["busmq_exporter_queues"] == {(): 4}
+    with exporting(redis_url) as source:  # the queue named "other" is not the sum's double
+        waiting = scraped(source)["busmq_queue_waiting_messages"]
+    assert waiting == {("a",): 2, ("b",): 2, ("c",): 2, ("other",): 2}
+    with exporting(redis_url, "b", "c*") as source:
+        waiting = scraped(source)["busmq_queue_waiting_messages"]
+    assert waiting == {("b",): 2, ("c",): 2}
+
+
+async def test_strange_names_and_damaged_queues_do_not_break_the_text(redis_url: str) -> None:
+    names = ["x" * 300, 'a"b\\c\nd\x00e', "ü\u202e"]
+    async with busmq_spark.Bus(redis_url) as bus:
+        for name in names:
+            async with bus.queue(name) as queue:
+                await queue.push(b"x")
+        async with bus.queue("broken") as queue:
+            await queue.push(b"x")
+    with exporting(redis_url) as source:
+        link = source._links[0]
+        link.execute(command("SET", "bus:queue:broken:msgid", "no number"))
+        found = scraped(source)
+    assert len(found["busmq_queue_waiting_messages"]) == 3
+    assert ("x" * 300,) in found["busmq_queue_waiting_messages"]
+    assert not any(re.search(r"[\x00-\x1f]", label) for (label,) in found["busmq_queue_newest_id"])
+    assert found["busmq_exporter_damaged_queues"] == {(): 1}
+
+
+def test_a_redis_that_is_away_is_a_metric_and_not_an_error() -> None:
+    with EmbeddedRedis() as server, exporting(server.url) as source:
+        assert source.not_ready() is None
+        assert list(scraped(source)["busmq_redis_up"].values()) == [1]
+        server.stop()
+        assert list(scraped(source)["busmq_redis_up"].values()) == [0]
+        assert "BUSMQ_LINK_LOST" in str(source.not_ready())
+
+
+def test_a_user_without_rights_gets_the_metrics_that_it_may_read() -> None:
+    with EmbeddedRedis() as server:
+        with exporting(server.url) as source:
+            execute = source._links[0].execute
+            execute(command("HSET", "bus:queue:q:metadata", "ttl", "60"))
+            rights = ("~*", "&*", "+@all", "-info", "-memory")
+            execute(command("ACL", "SETUSER", "eye", "on", ">pass", *rights))
+        url = server.url.replace("redis://", "redis://eye:pass@")
+        with exporting(url) as source:
+            found = scraped(source)
+    assert list(found["busmq_redis_up"].values()) == [1]
+    assert found["busmq_redis_memory_bytes"] == {}
+    assert found["busmq_queue_ttl_seconds"] == {("q",): 60}
+    assert found["busmq_queue_bytes"] == {}
+
+
+def test_the_command_serves_its_pages_until_it_is_ended(start: Start) -> None:
+    process = start("exporter", "--listen", "127.0.0.1:0", "--json")
+    assert process.stdout is not None
+    url = json.loads(process.stdout.readline())["url"]
+    status, text = fetch(url, "/metrics")
+    assert status == 200
+    assert list(parsed(text)["busmq_redis_up"].values()) == [1]
+    assert fetch(url, "/livez") == (200, "ok\n")
+    assert fetch(url, "/readyz") == (200, "ok\n")
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "nowhere:x"], "--listen"),
+        (["--most", "0"], "--most"),
+        (["--most", "many"], "--most"),
+    ],
+)
+def test_bad_arguments_are_one_line(busmq: Busmq, arguments: list[str], words: str) -> None:
+    done = busmq("exporter", *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_serve_shows_queues_to_the_holder_of_the_secret_for_metrics(
+    redis_url: str, tmp_path: object, busmq: Busmq
+) -> None:
+    assert busmq("push", "orders", "a").code == 0
+    secrets = '[prom]\nsecret = "prometheus-0123456789"\nread = ["none"]\n'
+    options = ("--export-queues", "--metrics-secret", "prom")
+    with Serving(redis_url, tmp_path, secrets, *options) as server:
+        url = server.url.replace("ws", "http", 1)
+        assert "orders" not in fetch(url, "/metrics")[1]
+        text = fetch(url, "/metrics", secret="prometheus-0123456789")[1]
+    assert parsed(text)["busmq_queue_waiting_messages"] == {("orders",): 1}
+    assert "busmq_federation_sockets" in text
+
+
+def test_serve_shows_no_queues_to_other_machines(busmq: Busmq, tmp_path: object) -> None:
+    file = tmp_path / "secrets.toml"
+    file.touch(0o600)
+    file.write_text('[prom]\nsecret = "prometheus-0123456789"\nread = ["none"]\n')
+    done = busmq("serve", "--listen", "0.0.0.0:0", "--export-queues", "--secrets", str(file))
+    assert done.code == 2
+    assert "--metrics-secret" in done.err
