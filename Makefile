@@ -46,6 +46,7 @@ test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the test
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory -j4 test-redis $(SPARK_ENVIRONMENTS) ARGS=)
 	@tests/browser/install.sh
 	@tests/jvm/install.sh
+	@tests/metrics/install.sh
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-sparks ARGS=)
 	@$(PY) -m pytest $(or $(ARGS),-n 4 --dist loadscope)
 
