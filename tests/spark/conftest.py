@@ -35,6 +35,7 @@ from tests.spark.java_log import JavaLog, java_log
 from tests.spark.jvm_engine import JvmEngine
 from tests.spark.lines import Lines
 from tests.spark.links import LINKED, LINKS, Centre, leading_to
+from tests.spark.preloaded import preloaded_python
 from tests.spark.sink_engines import JavaSink, PythonSink, SinkEngine
 from tests.support import PATIENCE_S, wait_until
 
@@ -147,10 +148,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = tune(builder).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")  # failing queries are what many tests are about
-    yield session
-    session.stop()
+    with (
+        preloaded_python(tmp_path_factory.mktemp("python")) as python,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("PYSPARK_PYTHON", python)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", python)  # where a source plans
+        session = tune(builder).getOrCreate()
+        patch.undo()
+        session.sparkContext.setLogLevel("OFF")  # failing queries are what many tests are about
+        yield session
+        session.stop()
 
 
 @pytest.fixture(scope="session")
