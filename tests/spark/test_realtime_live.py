@@ -15,6 +15,7 @@ from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, DataLoss, QueueBusy, StateError
 from busmq_spark.queue import queue as core
 from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.skipping import skip
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
@@ -63,6 +64,21 @@ def test_a_reader_hands_out_what_is_stored_and_then_what_comes_in_order(
     assert ids(query.rows(2)) == [4, 5]
     query.end()
     assert query.positions() == {queue: 5}
+
+
+def test_a_reader_passes_over_skipped_messages_and_its_position_does_not_stop_at_them(
+    bus: Bus, live: MakeLive, queue: str
+) -> None:
+    bus.fill(queue, 5)
+    for id in (1, 3, 5):
+        assert bus.link.run(skip(QueueKeys(queue), "", id)) == ("ok", "")
+    query = live(queue).begin()
+    assert ids(query.rows(2)) == [2, 4]
+    assert bus.link.run(skip(QueueKeys(queue), "", 2))[0] == "busy"
+    bus.fill(queue, 1, first=6)
+    assert ids(query.rows(1)) == [6]
+    query.end()
+    assert query.positions() == {queue: 6}
 
 
 def test_a_push_wakes_a_reader_that_would_not_ask_for_minutes(
