@@ -48,6 +48,7 @@ from busmq_spark.bus.context import bus_not_open_error
 from busmq_spark.bus.deferred_federation import (
     FederationLinks,
     MirrorHandle,
+    MirrorKeywords,
     make_federation_links,
     make_mirror,
 )
@@ -616,7 +617,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         origin: str | Sequence[str],
         *queues: str,
         metrics: Metrics | None = None,
-        **options: Any,
+        **options: Unpack[MirrorKeywords],
     ) -> MirrorHandle:
         """Return a mirror, which copies queues of another data centre to this bus, with the same
         ids.

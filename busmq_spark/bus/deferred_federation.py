@@ -6,7 +6,8 @@ other file of the bus imports them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict
 
 from busmq_spark.extras import DeferredImport
 
@@ -24,6 +25,26 @@ class FederationLinks(Protocol):
     def federate(
         self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None
     ) -> Any: ...
+
+
+class MirrorKeywords(TypedDict, total=False):
+    """The options of a mirror; see MirrorSettings."""
+
+    secret: str
+    layout: Literal["direct", "sentinel", "cluster"]
+    user: str | None
+    password: str | None
+    master: str
+    tls_ca: str | PathLike[str] | None
+    tls_certificate: str | PathLike[str] | None
+    tls_key: str | PathLike[str] | None
+    groups: bool
+    retention: Literal["origin", "own"]
+    new_life: Literal["stop", "follow"]
+    bytes_per_s: int
+    name: str
+    origin_name: str
+    replace: bool
 
 
 class MirrorHandle(Protocol):
@@ -55,7 +76,7 @@ def make_mirror(
     origin: str | Sequence[str],
     queues: tuple[str, ...],
     metrics: Metrics | None,
-    options: dict[str, Any],
+    options: MirrorKeywords,
 ) -> MirrorHandle:
     """A mirror (mirror/runner.py), which stands on stores, as federation does."""
     mirror: DeferredImport[Callable[..., MirrorHandle]] = DeferredImport(

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, NoReturn, Self, Unpack, overload
 from busmq_spark.bus.base_persisted_object import D
 from busmq_spark.bus.bus import BusEvent, DurabilityLevel, QueueKeywords, T
 from busmq_spark.bus.channel import ChannelEvent, ChannelKeywords
+from busmq_spark.bus.deferred_federation import MirrorKeywords
 from busmq_spark.bus.emitter import Handler, LinkEvent
 from busmq_spark.bus.event_routing import EventAttributes
 from busmq_spark.bus.jobs.worker import JobHandler, WorkerKeywords
@@ -107,7 +108,7 @@ class SyncBus(SyncHandle):
         origin: str | Sequence[str],
         *queues: str,
         metrics: Metrics | None = ...,
-        **options: Any,
+        **options: Unpack[MirrorKeywords],
     ) -> SyncMirrorHandle: ...
     def publish(
         self,

@@ -21,11 +21,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from busmq_spark.arguments import check_number
 from busmq_spark.bus.emitter import Handle
 from busmq_spark.errors import BusError, LinkLost, MirrorTimeout, StateError
 from busmq_spark.errors.foreign import error_text, exc_info
@@ -48,7 +49,7 @@ from busmq_spark.mirror.settings import (
 )
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.option_parsing import from_call
-from busmq_spark.options import RedisOptions
+from busmq_spark.options import WEEK_S, RedisOptions
 from busmq_spark.queue.message import MAX_ID
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.retry import Pauses
@@ -393,7 +394,7 @@ class BusMirror(Handle):
         origin: str | Sequence[str],
         patterns: tuple[str, ...],
         metrics: Metrics | None,
-        options: dict[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
         self.settings = from_call(
             MirrorSettings, "mirror", {**options, "origin": origin, "patterns": patterns}
@@ -457,10 +458,12 @@ class BusMirror(Handle):
         have stopped are not waited for.
 
         Raises:
+            ConfigError: ``timeout_s`` is no number of seconds.
             StateError: The mirror is not started.
             MirrorTimeout: It has not caught up within ``timeout_s``. It goes on.
             BusError: The error of the mirror, if there is one after ``timeout_s``.
         """
+        check_number("timeout_s", timeout_s, 0, WEEK_S, "seconds")
         until, runner = time.monotonic() + timeout_s, self._runner
         if runner is None:
             raise StateError(

@@ -101,7 +101,8 @@ class MirrorSettings:
         for name in ("groups", "replace"):
             check_flag(name, getattr(self, name))
         for name in ("secret", "user", "password", "master", "name", "origin_name"):
-            if getattr(self, name) is not None and getattr(self, name) != "":
+            unset = None if name in ("user", "password") else ""
+            if getattr(self, name) != unset and getattr(self, name) != "":
                 check_text(name, getattr(self, name), secret=name in ("secret", "password"))
         for name in ("tls_ca", "tls_certificate", "tls_key"):
             if getattr(self, name) is not None:

@@ -19,7 +19,7 @@ from os import PathLike
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from busmq_spark.arguments import MAX_WHOLE, check_items, check_number, check_path
 from busmq_spark.bus.event_routing import EventAttributes, event_of, keys_of
@@ -28,6 +28,7 @@ from busmq_spark.outbox import editing
 from busmq_spark.outbox.editing import WaitingMessage, read_messages
 from busmq_spark.outbox.outbox_engine import OutboxEngine, OutboxReceipt, OutboxWriteRequest
 from busmq_spark.outbox.report import OutboxStatus
+from busmq_spark.outbox.target_opener import OutboxKeywords
 from busmq_spark.routing.cloud_event import Event
 from busmq_spark.routing.event_routing import check_queue
 
@@ -45,13 +46,19 @@ class Outbox:
     """
 
     def __init__(
-        self, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any
+        self,
+        path: str | PathLike[str],
+        to: str | Sequence[str] | None = None,
+        **settings: Unpack[OutboxKeywords],
     ) -> None:
         self._engine = OutboxEngine(Path(check_path("the path of the outbox", path)), to, settings)
 
     @classmethod
     def sync(
-        cls, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any
+        cls,
+        path: str | PathLike[str],
+        to: str | Sequence[str] | None = None,
+        **settings: Unpack[OutboxKeywords],
     ) -> SyncOutbox:
         """Return an outbox for programs without a loop: ``with Outbox.sync(...) as outbox``.
 
@@ -284,7 +291,10 @@ class SyncOutbox:
     """
 
     def __init__(
-        self, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any
+        self,
+        path: str | PathLike[str],
+        to: str | Sequence[str] | None = None,
+        **settings: Unpack[OutboxKeywords],
     ) -> None:
         self._engine = OutboxEngine(Path(check_path("the path of the outbox", path)), to, settings)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,7 +59,7 @@ class OutboxEngine:
     """Opens nothing before :meth:`open`. Raises ConfigError for a bad address or setting."""
 
     def __init__(
-        self, path: Path, to: str | Sequence[str] | None, settings: dict[str, Any]
+        self, path: Path, to: str | Sequence[str] | None, settings: Mapping[str, Any]
     ) -> None:
         self.path = path
         self._open_target, self._lanes = target_opener(to, settings)

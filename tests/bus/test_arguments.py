@@ -225,8 +225,8 @@ def test_a_bad_list_of_addresses_is_refused(url: list[Any], why: str) -> None:
     ("made", "nearest"),
     [
         (lambda: Bus(URL, pasword="x"), "did you mean 'password'"),
-        (lambda: Outbox("x.db", URL, layuot="x"), "did you mean 'layout'"),
-        (lambda: bus().mirror(URL, "q", group=True), "did you mean 'groups'"),
+        (lambda: Outbox("x.db", URL, layuot="x"), "did you mean 'layout'"),  # type: ignore[call-arg]
+        (lambda: bus().mirror(URL, "q", group=True), "did you mean 'groups'"),  # type: ignore[call-arg]
         (lambda: bus().jobs("j").worker("g", lease=3), "did you mean 'lease_s'"),  # type: ignore[call-arg]
         (lambda: queue().group("g", shared=True, lease=3), "has no option 'lease'"),
     ],

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ import pytest
 
 from busmq_spark import Bus, FederationServer, Keyring, Outbox
 from busmq_spark.bus.bus import Bus as LocalBus
-from busmq_spark.errors import BusError, FederationLost, LinkLost
+from busmq_spark.bus.deferred_federation import MirrorKeywords
+from busmq_spark.errors import BusError, ConfigError, FederationLost, LinkLost
 from busmq_spark.federation.client.remote_reconnector import RemoteReconnector
 from busmq_spark.federation.serve import server as server_module
+from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.options import BusOptions
+from busmq_spark.outbox.target_opener import OutboxKeywords
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.resp_codec import calls_of, pack
 from tests.conftest import Fresh
@@ -195,6 +200,7 @@ LOCAL: dict[str, Callable[[LocalBus, str], Any]] = {
     "consumer": lambda bus, name: bus.consumer([bus.topic(name, 2)], group="g"),
     "ordered group": lambda bus, name: bus.queue(name).group("g"),
     "shared group": lambda bus, name: bus.queue(name).group("g", shared=True),
+    "mirror": lambda bus, name: bus.mirror("redis://host", name),
 }
 FAR: dict[str, Callable[[LocalBus, str], Any]] = {
     "queue": lambda bus, name: bus.federate(bus.queue(name)),
@@ -236,6 +242,62 @@ async def test_no_argument_of_a_federated_object_raises_from_inside(
 async def test_no_argument_of_an_outbox_raises_from_inside(redis_url: str, tmp_path: Path) -> None:
     async with Outbox(tmp_path / "outbox.db", to=redis_url) as outbox:
         assert await walk(lambda: outbox, entered=False) == []
+
+
+def wrong_settings(kind: Any, make: Callable[[dict[str, Any]], Any]) -> list[str]:
+    """What raised from inside, of settings that are keywords."""
+    wrong = []
+    for name in kind.__annotations__:
+        for value in VALUES:
+            try:
+                make({name: value})
+            except BusError:
+                continue
+            except BaseException as error:  # noqa: BLE001  # whatever it is, it is wrong
+                wrong.append(f"{name}={value!r}: {error!r}")
+    return wrong
+
+
+@pytest.mark.parametrize("origin", ["redis://host", "ws://host/bus"])
+def test_no_setting_of_a_mirror_raises_from_inside(origin: str) -> None:
+    bus = Bus()
+    secret = {"secret": SECRET} if origin.startswith("ws") else {}
+    assert wrong_settings(MirrorKeywords, lambda s: bus.mirror(origin, "q", **secret | s)) == []
+    for value in VALUES:
+        for queues in ((value,), ("q", value)):
+            with suppress(BusError):
+                bus.mirror(origin, *queues, **secret)
+        with suppress(BusError):
+            bus.mirror(value, "q")
+
+
+@pytest.mark.parametrize("to", ["redis://host", "ws://host/bus"])
+def test_no_setting_of_an_outbox_raises_from_inside(to: str, tmp_path: Path) -> None:
+    secret = {"federate_secret": SECRET} if to.startswith("ws") else {}
+    for make in (Outbox, Outbox.sync):
+        call: Any = make
+        assert (
+            wrong_settings(
+                OutboxKeywords, lambda s, call=call: call(tmp_path / "outbox.db", to, **secret | s)
+            )
+            == []
+        )
+
+
+def test_an_outbox_that_is_given_its_target_twice_is_refused(tmp_path: Path) -> None:
+    make: Any = Outbox
+    for name in ("url", "federate"):
+        with pytest.raises(ConfigError, match=f"has no setting '{name}'; its argument 'to'"):
+            make(tmp_path / "outbox.db", "redis://host", **{name: "redis://other"})
+
+
+def test_the_types_of_settings_have_the_names_of_the_settings() -> None:
+    of_mirror = {each.name for each in fields(MirrorSettings)} - {"origin", "patterns"}
+    of_bus = {each.name for each in fields(BusOptions)} - {"url", "federate"}
+    assert (set(MirrorKeywords.__annotations__), set(OutboxKeywords.__annotations__)) == (
+        of_mirror,
+        of_bus,
+    )
 
 
 def test_no_argument_of_a_server_raises_from_inside(redis_url: str) -> None:

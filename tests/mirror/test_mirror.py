@@ -325,7 +325,7 @@ async def test_bus_mirror_says_how_far_it_is_and_ends_with_its_scope(
     far.push(name, 100)
     async with Bus(redis_url) as bus:
         with pytest.raises(ConfigError, match="colour"):
-            bus.mirror(url(far), name, colour="red")
+            bus.mirror(url(far), name, colour="red")  # type: ignore[call-arg]
         async with bus.mirror(url(far), name, groups=True) as mirror:
             [found] = await mirror.caught_up()
             assert (
