@@ -4,6 +4,7 @@ listens.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import fields
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 
 from busmq_spark import Bus
-from busmq_spark.errors import ConfigError
+from busmq_spark.errors import ConfigError, LinkLost, StateError
+from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
+from tests.conftest import Fresh
 
+SECRET = "a-secret-of-this-test"
 ROWS: dict[str, list[Any]] = {
     "host": [True, None, "", 1, b"127.0.0.1", ["127.0.0.1"]],
     "port": [True, None, "80", -1, 65536, 1.5, math.nan, b"80"],
@@ -67,3 +71,29 @@ def test_a_limit_is_a_number_above_zero(row: Any) -> None:
     ):
         with pytest.raises(ConfigError, match=f"limit {row.name} is"):
             PeerLimits(**{row.name: value})
+
+
+@pytest.mark.redis
+async def test_a_server_begins_and_ends_without_a_block_and_may_begin_again(
+    redis_url: str, fresh: Fresh
+) -> None:
+    name = fresh()
+    async with Bus(redis_url) as bus:
+        server = FederationServer(bus, Keyring.single(SECRET))
+        await server.aclose()  # it was never open
+        for _ in range(2):
+            assert await server.start() is server
+            with pytest.raises(StateError, match="open already"):
+                await server.start()
+            async with (
+                Bus(federate=server.url, federate_secret=SECRET) as far,
+                far.federate(far.queue(name)) as queue,
+            ):
+                await queue.push("one")
+            await asyncio.gather(server.aclose(), server.aclose())
+            await server.aclose()
+            async with Bus(federate=server.url, federate_secret=SECRET) as far:
+                with pytest.raises(LinkLost):
+                    await far.federate(far.queue(name)).attach()
+        async with bus.queue(name) as queue:
+            assert await queue.count() == 2

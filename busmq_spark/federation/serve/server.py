@@ -197,7 +197,7 @@ class FederationServer:
                 )
             )
         self._metrics_secret = metrics_secret
-        self._draining = False
+        self._draining, self._closing = False, asyncio.Lock()
         self._connections: set[NpmProtocolServerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._quotas = PerSecretQuotas(
@@ -221,7 +221,7 @@ class FederationServer:
                 state="open already",
                 remedy="Make another FederationServer for another scope",
             )
-        limits = self._limits
+        limits, self._draining = self._limits, False
         map_large_blocks()
         await self._bulk.__aenter__()
         try:
@@ -277,7 +277,8 @@ class FederationServer:
         with 1001 (going away).
         """
         server = self._server
-        assert server is not None
+        if server is None:  # it was closed in its block
+            return
         assert self._watch is not None
         self._draining = True  # /readyz reports it, and new connections are refused
         try:
@@ -296,6 +297,29 @@ class FederationServer:
                 await self._wait_until_closed(server)
             finally:
                 await self._bulk.__aexit__(kind, error, trace)
+
+    async def start(self) -> Self:
+        """Listen, as ``async with`` does, and return the server; ``aclose`` ends it.
+
+        Raises:
+            LinkLost: The address is taken, or is not of this machine.
+            StateError: The server is open already.
+
+        Example:
+            server = await FederationServer(bus, keyring, port=9000).start()
+            try:
+                ...
+            finally:
+                await server.aclose()
+        """
+        return await self.__aenter__()
+
+    async def aclose(self) -> None:
+        """Do what leaving ``async with`` does. A server that is closed is left alone. Several calls
+        at once wait for the same end.
+        """
+        async with self._closing:
+            await self.__aexit__(None, None, None)
 
     async def _detach_peers(self) -> None:
         await asyncio.gather(*(connection.detach_objects() for connection in self._connections))
