@@ -189,3 +189,28 @@ async def test_calls_that_are_given_up_leave_one_opening_at_most(
         )
         with pytest.raises(FederationLost):
             await call
+
+
+async def test_a_push_that_is_made_late_in_an_outage_has_a_patience_of_its_own(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 1.0)
+    lost = asyncio.Event()
+    async with far(redis_url) as both, both.queue(fresh()) as queue:
+        queue.on("reconnecting", lambda *_: lost.set())
+        await queue.push("before")
+        await both.server.aclose()
+        await lost.wait()
+        first, late = asyncio.ensure_future(queue.push("first")), []
+        while not first.done():
+            late.append(asyncio.ensure_future(queue.push("late")))
+            await asyncio.sleep(0.02)
+        with pytest.raises(FederationLost):
+            await first
+        assert not late[-1].done()
+        await both.server.start()
+        found = await asyncio.gather(*late, return_exceptions=True)
+        failed = sum(isinstance(each, FederationLost) for each in found)
+        assert found[failed:] == [2 + n for n in range(len(late) - failed)]
+        assert failed < len(late) / 2  # those that were there when the first wait began

@@ -2,6 +2,7 @@
 
 Rule 1. If the remote object is lost, pushes under way fail with FederationLost: whether they are
         stored is unknown. The rest waits for the next.
+        A push that comes while there is none waits with a patience of its own.
 Rule 2. A queue with a maxsize is pushed to one by one, so that of a call that does not fit a
         beginning is stored and the rest is not.
 
@@ -172,8 +173,16 @@ class RemotePushPipeline:
             self.fail(error)
 
     async def _wait_for_remote(self) -> None:
+        """Wait for a remote object. A wait that is in vain fails the pushes that were there when it
+        began; later ones have a wait of their own.
+        """
+        waiting = len(self._pending)
         try:
             await self._handle.wait_open()
+        except FederationLost as error:
+            for _ in range(waiting):
+                self._pending.popleft().fail(error)
+            self._notify_if_idle()
         except BusError as error:
             self.fail(error)
         except asyncio.CancelledError:
