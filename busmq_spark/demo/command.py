@@ -2,6 +2,7 @@
 minute.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -129,6 +130,10 @@ def _picture_path(output: Path, file: str) -> Path:
                 f"--output {output} is in a folder that does not exist. Create it first, or name"
                 " another"
             )
+        )
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(
+            reason=f"--output {output} cannot be written. Name a file that is yours to write"
         )
     return path
 

@@ -119,6 +119,13 @@ def test_queues_of_the_user_are_not_mixed_up_with_the_demo(tmp_path: Path, busmq
         assert "delays" not in busmq("queues", url=server.url).text
 
 
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    for output in ("folder.png", "absent/plot.png"):
+        done = run(tmp_path, "--json", "--output", output)
+        assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (2, "BUSMQ_CONFIG")
+
+
 class UnderWay:
     """A command that runs, seen from outside."""
 

@@ -17,7 +17,7 @@ from busmq_spark.cli.queue_lookup import CliQueueMissing, MessageMissing
 from busmq_spark.embedded import EmbeddedRedis
 from tests.cli.conftest import Busmq, Start, environment, line_of
 from tests.conftest import Fresh
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.redis
 COMMANDS = [
@@ -144,6 +144,28 @@ def test_a_signal_ends_a_command_without_a_stack_trace(
     tail.send_signal(number)
     out, err = tail.communicate(timeout=PATIENCE_S)
     assert (tail.returncode, out, err) == (code, b"", b"")
+
+
+def test_ctrl_c_ends_a_push_from_a_pipe_and_a_mirror_with_one_line(
+    busmq: Busmq, start: Start, fresh: Fresh, redis_url: str
+) -> None:
+    queue = fresh()
+    push = start("push", queue)
+    assert push.stdin is not None
+    push.stdin.write(b"x\n" * 20_001)
+    push.stdin.flush()
+    wait_until(lambda: busmq("info", queue, "--json").code == 0, what="something is stored")
+    push.send_signal(signal.SIGINT)
+    push.wait(PATIENCE_S)
+    _, err = push.communicate()
+    assert (push.returncode, err.count(b"\n"), b"messages had been stored" in err) == (130, 1, True)
+    with EmbeddedRedis() as here:
+        mirror = start("mirror", "--from", redis_url, queue, url=here.url)
+        assert mirror.stderr is not None
+        assert b"Mirroring" in mirror.stderr.readline()
+        mirror.send_signal(signal.SIGINT)
+        _, err = mirror.communicate(timeout=PATIENCE_S)
+    assert (mirror.returncode, err) == (130, b"")
 
 
 @pytest.mark.parametrize(
