@@ -354,6 +354,26 @@ async def test_a_handler_of_each_may_end_its_own_group_and_its_bus(
         assert (await again.groups())[0].idle
 
 
+async def test_a_handler_that_waits_for_its_own_message_is_told(
+    redis_url: str, fresh: Fresh
+) -> None:
+    async with (
+        Bus(redis_url) as bus,
+        bus.queue(fresh()) as queue,
+        queue.group("g", shared=True) as group,
+    ):
+
+        async def handle(message: LeasedMessage) -> None:
+            for wait in (group.wait_idle, group.wait_drained):
+                with pytest.raises(StateError, match="wait outside of it"):
+                    await asyncio.gather(wait())
+
+        await queue.push("one")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await group.each(handle, most=1) == 1
+        assert (await queue.groups())[0].idle
+
+
 def test_a_function_may_close_its_synchronous_bus(redis_url: str, fresh: Fresh) -> None:
     bus, name = Bus.sync(redis_url), fresh()
     bus.start()

@@ -163,6 +163,7 @@ class BaseGroup(Handle, ABC):
 
         Raises:
             LinkLost: The server cannot be reached in time.
+            StateError: A handler of this group calls it: its own message is not settled.
         """
         await self._wait_until(lambda found: found.idle)
 
@@ -214,6 +215,13 @@ class BaseGroup(Handle, ABC):
             )
 
     async def _wait_until(self, reached: Callable[[flows.GroupState], bool]) -> None:
+        if self.is_handling:
+            raise StateError(
+                event="wait for",
+                what=f"the messages of group {self.name!r}",
+                state="waited for by one of its handlers",
+                remedy="Let the handler return, and wait outside of it",
+            )
         # The state is in Redis, which publishes no change of it
         while not reached(await self.state()):  # noqa: ASYNC110
             await asyncio.sleep(GROUP_POLL_S / 10)

@@ -378,6 +378,7 @@ class SharedGroup(BaseGroup):
 
         Raises:
             LinkLost: The server cannot be reached in time.
+            StateError: A handler of this group calls it: its own message is leased.
         """
         await self._wait_until(lambda found: not found.in_flight)
 
