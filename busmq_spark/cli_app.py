@@ -17,6 +17,7 @@ from busmq_spark import __version__
 from busmq_spark.cli import (
     checkpoint,
     dead,
+    doctor,
     embedded,
     events,
     exporter,
@@ -105,7 +106,7 @@ LONG_RUNNING = (serve.serve, exporter.exporter)
 for title, commands in (
     ("Start here", (demo, embedded.embedded)),
     ("Messages", (push.push, tail.tail, peek.peek, events.publish, events.send)),
-    ("State", (queues.queues, topics.topics, info.info)),
+    ("State", (queues.queues, topics.topics, info.info, doctor.doctor)),
     (
         "Readers",
         (

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark import errors
+from busmq_spark.doctor.findings import CHECKS
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import VERBS, RequiredRight
@@ -24,7 +25,7 @@ from tests.federation.every_operation import calls
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("options.md", "errors.md", "federation.md")),
+    *(ROOT / "docs" / name for name in ("options.md", "errors.md", "federation.md", "doctor.md")),
 ]
 _SHARED, _OF_SOURCE = (
     ["redis.url", "redis.layout", "ttl"],
@@ -182,6 +183,14 @@ def _limits() -> str:
     return _table(["limit", "default", "bounds, and what happens above"], found)
 
 
+def _checks() -> str:
+    rows = [
+        (f'<a id="{check.code}"></a>`{check.code}`', check.title, check.why)
+        for check in CHECKS.values()
+    ]
+    return _table(["code", "wanted", "why"], rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "options: needed": _needed,
     "options: both": lambda: _options(StoreOptions),
@@ -191,6 +200,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "rights: bulk": _rights_of_operations,
     "rights: busmq": _rights_of_methods,
     "federation: limits": _limits,
+    "checks": _checks,
     "errors": lambda: "\n" + "\n".join(_errors()) + "\n",
 }
 

@@ -42,6 +42,7 @@ ORDER = [
     "outbox",
     "mirror",
     "spark",
+    "doctor",
     "cli",
     "demo",
     "cli_app",
@@ -76,6 +77,11 @@ PURE = {
     ("federation", "gate", "limits"),
     ("federation", "gate", "rights"),
     ("federation", "gate", "token"),
+    ("doctor", "findings"),
+    ("doctor", "redis"),
+    ("doctor", "bus"),
+    ("doctor", "federation"),
+    ("doctor", "spark"),
 }
 IMPURE = {"asyncio", "socket", "selectors", "threading", "subprocess", "time", *HOME}
 

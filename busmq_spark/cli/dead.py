@@ -18,10 +18,11 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.options import JsonOption, QueueArgument
+from busmq_spark.cli.options import DryRunOption, JsonOption, QueueArgument, YesOption
 from busmq_spark.cli.output import (
     CliOutput,
     TerminalProgressBar,
+    audit,
     confirm,
     escape_control_characters,
     format_count,
@@ -135,9 +136,8 @@ def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
 def purge(
     queue: QueueArgument,
     *,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Delete them: they cannot be had back.")
-    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,8 +154,11 @@ def purge(
             decode_dead_letter(queue, message)  # a queue of other messages is not meant
         if state.count:
             letters = format_count(state.count, "dead letter")
-            confirm(out, f"delete {letters} of queue {queue!r}, which cannot be had back", yes=yes)
+            consequence = f"delete {letters} of queue {queue!r}, which cannot be had back"
+            if not confirm(out, consequence, yes=yes, dry_run=dry_run):
+                return
         place.link.run(trim(place.keys, state.last_id))
+    audit(f"purged queue {queue!r}: {format_count(state.count, 'dead letter')} deleted")
     if as_json:
         out.print_json(queue=queue, purged=state.count)
     else:

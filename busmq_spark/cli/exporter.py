@@ -20,7 +20,6 @@ from busmq_spark.cli.options import JsonOption, parse_listen_address
 from busmq_spark.cli.output import CliOutput, escape_control_characters
 from busmq_spark.cli.queue_lookup import COMMAND_PATIENCE_S, need_redis
 from busmq_spark.cli.queue_overviews import ask_undamaged
-from busmq_spark.cli.server_report import parse_info
 from busmq_spark.errors import BusError
 from busmq_spark.metrics import OTHER_LABEL, Metrics, series_text, serve_pages
 from busmq_spark.mirror.settings import matches
@@ -34,6 +33,7 @@ from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.optional_commands import (
     ask_if_allowed,
     is_refused_command,
+    parse_info,
     tell_once,
 )
 from busmq_spark.redis_io.queue_location import discover_queues

@@ -1,7 +1,8 @@
 """``busmq info``: one queue in full, or the servers and whether they are fit for a bus."""
 
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -18,14 +19,131 @@ from busmq_spark.cli.output import (
 from busmq_spark.cli.queue_lookup import CliQueueMissing, locate_queue, open_links
 from busmq_spark.cli.queue_overviews import QueueOverview, read_overviews
 from busmq_spark.cli.queues import reader_names
-from busmq_spark.cli.server_report import ServerReport, read_server_report
 from busmq_spark.cli.subscriptions import warn_if_abandoned
+from busmq_spark.doctor.redis import (
+    eviction_policy,
+    has_no_aof,
+    is_full,
+    is_replica,
+    is_stray_node,
+    is_too_old,
+    number,
+    used_text,
+)
 from busmq_spark.options import RedisOptions
 from busmq_spark.reading.reader_subscriptions import list_subscriptions
 from busmq_spark.redis_io.layout import Link
+from busmq_spark.redis_io.optional_commands import ask_if_allowed, parse_info
+from busmq_spark.redis_io.queue_location import queues_of
+from busmq_spark.redis_io.sync_link import SyncLink
 
 UNFIT = 3
 """Exit code: a server is full, or evicts."""
+FULL_REMEDY = (
+    "Redis refuses pushes, or evicts. Raise maxmemory, let readers acknowledge, or shorten what"
+    " queues keep (busmq queues, busmq retain)"
+)
+NO_INFO = "this server refuses the command INFO, so its memory, policy and role are not known"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """The report of a server. ``warnings`` are sentences, the most dangerous first."""
+
+    url: str
+    product: str
+    version: str
+    mode: str
+    role: str
+    uptime_s: int
+    queues: int
+    used_memory: int
+    maxmemory: int
+    policy: str
+    aof: bool
+    clients: int
+    commands_per_s: int
+    full: bool
+    warnings: tuple[str, ...]
+
+    @property
+    def loses_messages(self) -> bool:
+        """Whether it refuses pushes now, or may remove messages by itself."""
+        return self.full or self.policy not in ("noeviction", "?")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        fields = asdict(self)
+        fields["server"] = fields.pop("url")
+        fields["maxmemory_policy"] = fields.pop("policy")
+        return fields
+
+
+def read_server_report(link: SyncLink, *, cluster: bool = False) -> ServerReport:
+    """Ask one server; two round trips, and one for every thousand keys to count the queues.
+    ``cluster``: it was found as a node of one.
+    """
+    reply = link.run(ask_if_allowed("INFO"))
+    found = parse_info(reply) if isinstance(reply, bytes) else {}
+    valkey = found.get("valkey_version")
+    return ServerReport(
+        url=link.endpoint.masked_url,
+        product="Valkey" if valkey else "Redis",
+        version=valkey or found.get("redis_version", "?"),
+        mode=found.get("redis_mode", "?"),
+        role=found.get("role", "?"),
+        uptime_s=number(found, "uptime_in_seconds"),
+        queues=len(queues_of(link, cluster=cluster)),
+        used_memory=number(found, "used_memory"),
+        maxmemory=number(found, "maxmemory"),
+        policy=found.get("maxmemory_policy", "?"),
+        aof=found.get("aof_enabled") == "1",
+        clients=number(found, "connected_clients"),
+        commands_per_s=number(found, "instantaneous_ops_per_sec"),
+        full=is_full(found),
+        warnings=tuple(find_dangers(found, cluster=cluster)) if found else (NO_INFO,),
+    )
+
+
+def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
+    """Return the settings that can lose messages or break the bus."""
+    policy = eviction_policy(found)
+    return [
+        text
+        for danger, text in (
+            (
+                is_full(found),
+                f"memory is full ({used_text(found)}): {FULL_REMEDY}",
+            ),
+            (
+                policy != "noeviction",
+                (
+                    f"maxmemory-policy is {policy}: when memory runs short Redis removes queues"
+                    " without an error. Set maxmemory-policy noeviction"
+                ),
+            ),
+            (
+                is_replica(found),
+                "this is a replica: pushes and acks are refused here. Name its master",
+            ),
+            (
+                is_stray_node(found, cluster=cluster),
+                "this server is part of a Redis cluster: name its nodes with --layout cluster",
+            ),
+            (
+                has_no_aof(found),
+                (
+                    "the append-only file is off: a restart of Redis loses messages. Set appendonly"
+                    " yes for a bus that must not"
+                ),
+            ),
+            (
+                is_too_old(found),
+                "this server is older than Redis 6.2, the oldest that is supported",
+            ),
+        )
+        if danger
+    ]
 
 
 def info(

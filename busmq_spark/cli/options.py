@@ -24,6 +24,8 @@ JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Answer with JSON, one object a line, and nothing else on stdout."),
 ]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 QueueArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)
 ]

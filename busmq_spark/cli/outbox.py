@@ -13,10 +13,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from busmq_spark.cli.options import JsonOption, parse_seconds
+from busmq_spark.cli.options import DryRunOption, JsonOption, YesOption, parse_seconds
 from busmq_spark.cli.output import (
     SHOWN_CHARS,
     CliOutput,
+    audit,
+    confirm,
     escape_control_characters,
     format_count,
     format_duration,
@@ -198,33 +200,29 @@ def purge(
         typer.Argument(metavar="[QUEUE]", help="Only what waits for it.", show_default=False),
     ] = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete it: it cannot be had back.")] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete everything that waits in an outbox which no process has open, or all that waits for a
     queue.
 
     ```
-    busmq outbox purge outbox.db --yes
+    busmq outbox purge outbox.db --dry-run
     busmq outbox purge outbox.db orders --yes
     ```
     """
     out = CliOutput(as_json)
-    if not yes:
-        found = report.read_status(path)
-        waiting = found.incoming + found.outgoing
-        if queue is not None:
-            waiting = sum(
-                each.messages for each in report.read_outgoing(path) if each.queue == queue
-            )
-        if waiting:
-            what = (
-                f"this would delete {format_count(waiting, 'message')} of {path}, which cannot be"
-                " had back"
-            )
-            raise ConfigError(reason=f"{what}. Add --yes to do so")
+    found = report.read_status(path)
+    waiting = found.incoming + found.outgoing
+    if queue is not None:
+        waiting = sum(each.messages for each in report.read_outgoing(path) if each.queue == queue)
+    consequence = f"delete {format_count(waiting, 'message')} of {path}, which cannot be had back"
+    if not confirm(out, consequence, yes=yes or not waiting, dry_run=dry_run):
+        return
     with editing.open_to_edit(path) as run:
         purged = run(lambda c: editing.purge(c, queue))
+    audit(f"purged outbox {path}: {format_count(purged, 'message')} deleted")
     if as_json:
         out.print_json(path=str(path), queue=queue, purged=purged)
     else:
@@ -240,20 +238,27 @@ def remove(
         ),
     ],
     *,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete waiting messages of an outbox which no process has open. An error when none of them
     waits.
 
     ```
-    busmq outbox remove outbox.db 7 8
+    busmq outbox remove outbox.db 7 8 --yes
     ```
     """
     out = CliOutput(as_json)
+    report.read_status(path)  # raises OutboxUnusable for a file that is no outbox
+    consequence = f"delete up to {format_count(len(numbers), 'message')} of {path}"
+    if not confirm(out, consequence, yes=yes, dry_run=dry_run):
+        return
     with editing.open_to_edit(path) as run:
         removed = run(lambda c: editing.remove(c, numbers))
     if not removed:
         raise _not_waiting_error(path, numbers)
+    audit(f"removed from outbox {path}: {format_count(removed, 'message')} deleted")
     if as_json:
         out.print_json(path=str(path), removed=removed)
     else:

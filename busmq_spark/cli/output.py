@@ -14,9 +14,12 @@ Messages to stdout, in the form asked for.
 from __future__ import annotations
 
 import base64
+import getpass
 import json
 import logging
 import math
+import os
+import socket
 import sys
 import time
 import unicodedata
@@ -255,17 +258,19 @@ class CliOutput:
 
 
 class CliWarningHandler(logging.Handler):
-    """Warnings of this package as notes. Records of other packages are dropped (py4j logs a stack
-    trace at every Ctrl-C).
+    """Warnings and audit records of this package as notes. Records of other packages are dropped
+    (py4j logs a stack trace at every Ctrl-C).
     """
 
     def __init__(self, out: CliOutput) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._out = out
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by logging."""
-        if record.name.partition(".")[0] == "busmq_spark":
+        if record.name == AUDIT_LOG.name:
+            self._out.note(f"audit: {record.getMessage()}")
+        elif record.name.partition(".")[0] == "busmq_spark" and record.levelno >= logging.WARNING:
             cause = record.exc_info[1] if record.exc_info else None
             tell = self._out.warn if record.levelno >= logging.WARNING else self._out.note
             tell(f"{record.getMessage()}{f': {error_text(cause)}' if cause else ''}")
@@ -309,14 +314,33 @@ def _console(*, stderr: bool) -> Console:
     return console
 
 
-def confirm(out: CliOutput, consequence: str, *, yes: bool) -> None:
-    """Ask whether to go on, unless ``--yes`` was given. Raises ConfigError without a terminal."""
+AUDIT_LOG = logging.getLogger("busmq_spark.audit")
+"""The audit log: user, machine, object and number of each deletion of a command."""
+AUDIT_LOG.setLevel(logging.INFO)
+
+
+def confirm(out: CliOutput, consequence: str, *, yes: bool, dry_run: bool = False) -> bool:
+    """Return whether to go on; ask for it, unless ``--yes`` was given. ``dry_run``: print the
+    consequence and do not go on. Raises ConfigError without a terminal.
+    """
+    if dry_run:
+        out.note(f"this would {consequence}")
+        return False
     if yes:
-        return
+        return True
     if out.as_json or not sys.stdin.isatty():
         raise ConfigError(reason=f"this would {consequence}. Add --yes to do so")
     out.note(f"This would {consequence}.", "yellow")
-    typer.confirm("Do it?", abort=True, err=True)
+    return typer.confirm("Do it?", abort=True, err=True)
+
+
+def audit(deed: str) -> None:
+    """Log what a command has deleted, with the user and the machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        user = str(os.getuid())
+    AUDIT_LOG.info("%s on %s %s", user, socket.gethostname(), deed)
 
 
 SHOW_BAR_AFTER_S = 0.3

@@ -4,8 +4,15 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import CliOutput, confirm, format_count, format_duration, format_size
+from busmq_spark.cli.options import DryRunOption, JsonOption, QueueArgument, YesOption
+from busmq_spark.cli.output import (
+    CliOutput,
+    audit,
+    confirm,
+    format_count,
+    format_duration,
+    format_size,
+)
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
@@ -40,10 +47,8 @@ def retain(  # noqa: PLR0913  # the options of a command
             "--off", help="Keep nothing any more: what all readers have acknowledged is deleted."
         ),
     ] = False,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", help="Delete without asking what is kept and no longer shall be."),
-    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,32 +73,42 @@ def retain(  # noqa: PLR0913  # the options of a command
             )
         )
     with open_links(redis) as links:
-        if asked:
+        if asked and not dry_run:
             place = locate_queue(queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
         else:
             place, _ = locate_existing(queue, links)
-        if asked or off:
-            _confirm_less(out, place, limits if asked else None, yes=yes)
+        before = place.read_state().count
+        if (asked or off) and not _confirm_less(
+            out, place, limits if asked else None, yes=yes, dry_run=dry_run
+        ):
+            return
         found = place.link.run(
             set_retention(place.keys, limits) if asked or off else read_retention(place.keys)
         )
         state = place.read_state()
+    if state.count < before:
+        deleted = format_count(before - state.count, "message")
+        audit(f"changed what queue {queue!r} keeps: {deleted} deleted so far")
     _show(out, queue, found, state)
 
 
-def _confirm_less(out: CliOutput, place: LocatedQueue, limits: str | None, *, yes: bool) -> None:
+def _confirm_less(
+    out: CliOutput, place: LocatedQueue, limits: str | None, *, yes: bool, dry_run: bool
+) -> bool:
     """Ask before messages are deleted that the present rule keeps. ``limits``: the new rule;
     ``limits`` is None when the rule stays.
     """
     now = place.link.run(read_retention(place.keys))
     if now is None or not now.kept:
-        return
+        return confirm(out, "delete nothing", yes=True, dry_run=dry_run)
     new = [int(limit) for limit in limits.split(":")] if limits else []
     pairs = zip((now.age_s, now.messages, now.bytes), new, strict=False)
     if not new or any(after and (not before or after < before) for before, after in pairs):
         kept = f"{'up to ' if new else ''}{format_count(now.kept, 'acknowledged message')}"
-        confirm(out, f"delete {kept} that queue {place.keys.name!r} keeps", yes=yes)
+        consequence = f"delete {kept} that queue {place.keys.name!r} keeps"
+        return confirm(out, consequence, yes=yes, dry_run=dry_run)
+    return confirm(out, "delete nothing", yes=True, dry_run=dry_run)
 
 
 def _show(out: CliOutput, queue: str, found: Retention | None, state: QueueState) -> None:

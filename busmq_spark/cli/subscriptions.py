@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.options import JsonOption, QueueArgument
+from busmq_spark.cli.options import DryRunOption, JsonOption, QueueArgument, YesOption
 from busmq_spark.cli.output import (
     CliOutput,
+    audit,
     confirm,
     escape_control_characters,
     format_count,
@@ -105,7 +106,8 @@ def unsubscribe(
     queue: QueueArgument,
     name: NameArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,15 +129,18 @@ def unsubscribe(
             raise ConfigError(reason=f"queue {queue!r} has no subscription {name!r}; {has}")
         others = [each.last for each in known.values() if each.name != name]
         kept = max(0, min(others) - max(known[name].last, before.floor)) if others else 0
+        consequence = f"forget subscription {name!r} of queue {queue!r}"
         if kept:  # of the last subscription nothing is deleted
             consequence = (
                 f"delete {format_count(kept, 'message')} of queue {queue!r} that only {name!r} has"
                 " not read"
             )
-            confirm(out, consequence, yes=yes)
+        if not confirm(out, consequence, yes=yes or not kept, dry_run=dry_run):
+            return
         place.link.run(forget(place.keys, name, is_dead))
         after = place.read_state()
     dropped = max(0, after.floor - before.floor)
+    audit(f"unsubscribed {name!r} of queue {queue!r}: {format_count(dropped, 'message')} deleted")
     if as_json:
         out.print_json(queue=queue, subscription=name, dropped=dropped)
     else:

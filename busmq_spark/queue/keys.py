@@ -21,7 +21,7 @@ from busmq_spark.arguments import check_text, is_utf8
 from busmq_spark.queue.caching import cached_attribute
 
 QUEUE_PREFIX = "bus:queue:"
-METADATA_SUFFIX = ":metadata"
+METADATA_SUFFIX, LETTERS_SUFFIX, STAGE_INFIX = ":metadata", ":letters", ":stage:"
 JOB_PREFIX = "bus:job:"
 LOOKS_LIKE_KEY_SUFFIX = re.compile(
     r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|readers|letters|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):"
@@ -128,7 +128,7 @@ class QueueKeys:
         """Ours, of a dead-letter queue. Sorted set: the ids of the letters that groups wrote
         (push_letters.lua).
         """
-        return f"{self.base}:letters"
+        return f"{self.base}{LETTERS_SUFFIX}"
 
     @cached_attribute
     def peer_keys(self) -> tuple[str, str, str, str]:
@@ -188,7 +188,7 @@ class QueueKeys:
 
     def stage(self, attempt: str) -> str:
         """Ours. List of staged values of one task attempt; ``attempt`` must be unique for ever."""
-        return f"{self.base}:stage:{attempt}"
+        return f"{self.base}{STAGE_INFIX}{attempt}"
 
     def stages(self, sink: str) -> str:
         """Ours. Hash: attempt → epoch of the run that staged it, for the staged lists of one
@@ -308,16 +308,15 @@ def client_channel(client: str) -> str:
 
 def queue_name(metadata_key: str, *, cluster: bool = False) -> str | None:
     """The queue whose metadata key this is, or None when it is another kind of key."""
-    head, tail = (
-        (f"{{{QUEUE_PREFIX}", f"}}{METADATA_SUFFIX}")
-        if cluster
-        else (QUEUE_PREFIX, METADATA_SUFFIX)
-    )
-    if not (metadata_key.startswith(head) and metadata_key.endswith(tail)) or len(
-        metadata_key
-    ) <= len(head) + len(tail):
+    return queue_of_key(metadata_key, METADATA_SUFFIX, cluster=cluster)
+
+
+def queue_of_key(key: str, suffix: str, *, cluster: bool = False) -> str | None:
+    """Return the queue whose key with this suffix this is, or None when it is another key."""
+    head, tail = (f"{{{QUEUE_PREFIX}", f"}}{suffix}") if cluster else (QUEUE_PREFIX, suffix)
+    if not (key.startswith(head) and key.endswith(tail)) or len(key) <= len(head) + len(tail):
         return None
-    return metadata_key[len(head) : -len(tail)]
+    return key[len(head) : -len(tail)]
 
 
 def metadata_pattern(*, cluster: bool = False) -> str:
@@ -391,6 +390,8 @@ def sink_queues(sink: str) -> str:
     return f"bus:sink-queues:{sink}"
 
 
+BUS_KEYS_PATTERNS = {False: "bus:*", True: "*bus:*"}
+"""SCAN pattern of all keys of a bus, without and with a cluster."""
 MIRROR_REPORTS_PATTERN = "bus:mirror:*"
 """SCAN pattern of :func:`mirror_report`."""
 

@@ -16,6 +16,7 @@ from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S
 from busmq_spark.reading.reader_operations import (
     CumulativeAckRequest,
+    QueueState,
     ack_to,
     states,
     subscribe,
@@ -177,12 +178,9 @@ def list_subscriptions(keys: QueueKeys) -> Flow[list[QueueSubscriptionStatus]]:
     waiting = yield from ages([(keys, max(last, state.floor) + 1) for last in acked.values()])
     found = []
     for (name, last), lease, age_ms in zip(acked.items(), leases, waiting, strict=True):
-        reached = max(
-            (other for each, other in acked.items() if each != name), default=state.last_id
-        )
         since = int(fields.get(f":at:{name}", 0))
         idle_s = max(0, int(now) - since) if since and int(now) else None
-        back = max(0, min(reached, state.last_id) - max(last, state.floor))
+        back = held_back(state, acked, name)
         behind = max(0, state.last_id - last)
         behind_s = 0 if not behind else None if age_ms < 0 else age_ms // 1000
         found.append(
@@ -191,6 +189,14 @@ def list_subscriptions(keys: QueueKeys) -> Flow[list[QueueSubscriptionStatus]]:
             )
         )
     return found
+
+
+def held_back(state: QueueState, acked: Mapping[str, int], name: str) -> int:
+    """Return the number of messages that stay stored for a subscription, since another one has
+    acknowledged them, or since there is no other.
+    """
+    reached = max((last for each, last in acked.items() if each != name), default=state.last_id)
+    return max(0, min(reached, state.last_id) - max(acked[name], state.floor))
 
 
 def unsubscribe(

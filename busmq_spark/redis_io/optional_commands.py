@@ -61,10 +61,13 @@ def read_eviction_policy() -> Flow[str]:
     reply = yield from ask_if_allowed("INFO", "memory")
     if not isinstance(reply, bytes):
         return POLICY_UNKNOWN
-    found = dict(
-        line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line
-    )
-    return found.get("maxmemory_policy", "noeviction")
+    return parse_info(reply).get("maxmemory_policy", "noeviction")
+
+
+def parse_info(reply: bytes) -> dict[str, str]:
+    """The lines ``name:value`` of INFO."""
+    lines = reply.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
 def check_eviction_policies(policies: Mapping[str, str], *, required: bool) -> None:

@@ -187,8 +187,8 @@ def test_the_commands_show_ids_and_contents_and_change_a_closed_outbox(
     ]
     assert busmq("outbox", "replace", str(path), "1", "uno").code == 0
     assert busmq("outbox", "replace", str(path), "3", '{"user": 8}').code == 0
-    assert busmq("outbox", "remove", str(path), "2").code == 0
-    missing = busmq("outbox", "remove", str(path), "2", "--json")
+    assert busmq("outbox", "remove", str(path), "2", "--yes").code == 0
+    missing = busmq("outbox", "remove", str(path), "2", "--yes", "--json")
     assert (missing.code, missing.error["code"]) == (2, "BUSMQ_CONFIG")
     left = busmq("outbox", "outgoing", str(path), "--messages", "--json").records
     assert [each["number"] for each in left] == [1, 3]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busmq_spark.cli.info import find_dangers
 from busmq_spark.cli.output import (
     escape_control_characters,
     format_duration,
@@ -17,7 +18,6 @@ from busmq_spark.cli.output import (
 )
 from busmq_spark.cli.peek import parse_id_range
 from busmq_spark.cli.push import split_messages
-from busmq_spark.cli.server_report import find_dangers
 from busmq_spark.demo.report import FlightDelayTotals, by_carrier, worst_hours
 from busmq_spark.errors import ConfigError
 from busmq_spark.queue.message import MAX_ID

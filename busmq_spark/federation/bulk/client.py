@@ -96,6 +96,8 @@ class BulkWebSocket:
         status; 101 where bulk is not spoken), TlsError.
         """
         self.url = address.url
+        self.date = ""
+        """The header Date of the handshake: the clock of the server, to the second."""
         self._buffer = memoryview(bytearray(_SMALL_MESSAGE_BYTES))
         self._at = self._used = 0
         uri = address.parse_url()
@@ -110,6 +112,12 @@ class BulkWebSocket:
         except BaseException:
             self._socket.close()
             raise
+
+    @property
+    def certificate_ends(self) -> str:
+        """The time at which the certificate of the server ends, '' without TLS."""
+        certificate = self._socket.getpeercert() if hasattr(self._socket, "getpeercert") else {}
+        return str((certificate or {}).get("notAfter", ""))
 
     def send(self, message: bytes) -> None:
         """Send one binary message."""
@@ -214,6 +222,7 @@ class BulkWebSocket:
     ) -> None:
         if response is None:
             raise no_answer_error(self.url, protocol.handshake_exc)
+        self.date = response.headers.get("Date", "")
         status = response.status_code
         if status != 101:
             raise handshake_error(self.url, status, location=response.headers.get("Location", ""))
