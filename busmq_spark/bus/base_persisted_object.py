@@ -140,7 +140,7 @@ class BasePersistedObject(Handle):
     async def touch(self) -> bool:
         """Let it live for ``ttl_s`` from now on; whether it is there."""
         found = await self._touch()
-        self.on_touch_reply(found)
+        self._on_touch_reply(found)
         return found
 
     async def persist(self, ttl_s: int | None = None) -> None:
@@ -152,7 +152,7 @@ class BasePersistedObject(Handle):
         if not self.is_kept_alive:
             self.server = await self.bus.servers.locate(self.key)
             self.is_kept_alive = True
-            self.bus.adopt(self)
+            self.bus._adopt(self)
         self.bus.keep_alive.keep(self)
 
     def unpersist(self) -> None:
@@ -185,14 +185,14 @@ class BasePersistedObject(Handle):
         """
         return dict(self._fields.misfits)
 
-    def on_touch_reply(self, found: bool) -> None:
+    def _on_touch_reply(self, found: bool) -> None:
         """Handle the result of a touch."""
         if not found and self._fields.on_gone():
             log.warning(
                 "persisted object %r is gone from Redis; the next save writes all of it", self.name
             )
 
-    def not_touched(self, error: BusError) -> None:
+    def _not_touched(self, error: BusError) -> None:
         """The keep-alive could not reach the server; it goes on trying."""
         log.debug("persisted object %r was not touched: %s", self.name, error)
 

@@ -178,7 +178,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         **unknown: Never,
     ) -> None:
         given = {**locals(), **unknown}
-        super().__init__(self.spawn)
+        super().__init__(self._spawn)
         self.options = bus_options(
             {name: given[name] for name in given.keys() - {"self", "unknown", "__class__"}}
         )
@@ -202,7 +202,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         self._connected = False
         self.warned: set[str] = set()
         """Queues for which the warning about a short ttl was logged."""
-        self.keep_alive = TtlKeepAlive(self.spawn, lambda: self.servers, self.token)
+        self.keep_alive = TtlKeepAlive(self._spawn, lambda: self.servers, self.token)
 
     sync = classmethod(_synchronous(__init__))
     """Return a bus with the same settings that works without a loop, for notebooks and scripts:
@@ -345,7 +345,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
                 self._servers, self._connected, self._links = None, False, None
                 self._lease_users.clear()
                 self._refusal = None
-                self.keep_alive = TtlKeepAlive(self.spawn, lambda: self.servers, self.token)
+                self.keep_alive = TtlKeepAlive(self._spawn, lambda: self.servers, self.token)
         if only is not None and only is not error:
             raise only
 
@@ -640,10 +640,10 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         """
         return make_mirror(self, origin, queues, metrics, options)
 
-    def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+    def _spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; an error in it ends the bus' scope."""
         try:
-            self.check_loop()
+            self._check_loop()
         except StateError:
             work.close()
             raise
@@ -666,7 +666,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
             raise forked_error("the bus")
         return self._servers
 
-    def check_loop(self) -> None:
+    def _check_loop(self) -> None:
         """Check that the bus is open in this process, on this loop.
 
         Raises StateError outside of ``async with``, in a forked child, and on another loop or
@@ -679,7 +679,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
                 forked_error("the bus") if self._pid != os.getpid() else other_loop_error("the bus")
             )
 
-    def adopt(self, thing: Any) -> None:
+    def _adopt(self, thing: Any) -> None:
         """Remember an attached object, so that leaving the bus detaches it."""
         self._objects[thing] = None
 
@@ -687,14 +687,14 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         """Forget a detached object."""
         self._objects.pop(thing, None)
 
-    def claim_lease(self, queue: str, consumer: object) -> bool:
+    def _claim_lease(self, queue: str, consumer: object) -> bool:
         """Make ``consumer`` the one of this bus that uses its lease on a queue; False when another
         one does.
         """
         return self._lease_users.setdefault(queue, consumer) is consumer
 
-    def release_lease(self, queue: str, consumer: object) -> None:
-        """Undo ``claim_lease`` of this consumer."""
+    def _release_lease(self, queue: str, consumer: object) -> None:
+        """Undo ``_claim_lease`` of this consumer."""
         if self._lease_users.get(queue) is consumer:
             del self._lease_users[queue]
 
@@ -715,8 +715,8 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
             await servers.close()
             raise
         log.debug("bus %s: connected to %s", self.token, servers)
-        servers.start(self.spawn)
-        self.spawn(self.keep_alive.run(), "keeping queues alive")
+        servers.start(self._spawn)
+        self._spawn(self.keep_alive.run(), "keeping queues alive")
 
     def _federation_links(self) -> FederationLinks:
         if self._links is None:
@@ -728,7 +728,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         """Whether a handler of this bus, or one of its objects, makes this call."""
         handles = (each for each in self._objects if isinstance(each, Handle))
         return not calling_work().isdisjoint(self._tasks) or any(
-            each.is_handling for each in handles
+            each._is_handling for each in handles
         )
 
     async def _leave_all(self) -> None:

@@ -114,7 +114,7 @@ class BaseChannel(Handle, Emitter[ChannelEvent | LinkEvent]):
     events: tuple[ChannelEvent | LinkEvent, ...] = get_args(ChannelEvent)
 
     def __init__(self, bus: BusContext, name: str, local: str, remote: str) -> None:
-        super().__init__(bus.spawn)
+        super().__init__(bus._spawn)
         self.bus, self.name = bus, check_name("channel", name)
         self.local, self.remote = check_text("local", local), check_text("remote", remote)
         self._state = ConnectionState.AWAY
@@ -189,7 +189,7 @@ class BaseChannel(Handle, Emitter[ChannelEvent | LinkEvent]):
                 )
             await self._join(local, remote, options)
             self._state = ConnectionState.CONNECTED
-            self.bus.adopt(self)
+            self.bus._adopt(self)
             self.early.make()
         self._emit("connect")
         return self
@@ -310,7 +310,7 @@ class Channel(BaseChannel):
                     await outgoing.detach()
             raise
         self._connection = _Connection(incoming, outgoing, inbox)
-        self.bus.spawn(inbox.run(), f"reading channel {self.name}")
+        self.bus._spawn(inbox.run(), f"reading channel {self.name}")
 
     async def _start_consuming(self, incoming: Queue, options: ChannelOptions) -> ChannelInbox:
         consumption = incoming.consume(**options.consume_keywords())
@@ -499,7 +499,7 @@ class ChannelInbox:
             return False
         if not carries_application_message(head):
             return True
-        if not self._iterated and self._channel.has_handlers("message"):
+        if not self._iterated and self._channel._has_handlers("message"):
             self._pop_application_message()
             return False
         self._changed.clear()

@@ -30,22 +30,22 @@ class BusContext(Protocol):
     def servers(self) -> RedisServerLinks:
         """The links to the Redis servers. Raises StateError outside of the scope of the bus."""
 
-    def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+    def _spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task that ends with the bus; its error ends the scope of the bus."""
 
-    def check_loop(self) -> None:
+    def _check_loop(self) -> None:
         """Raise StateError unless the bus is open in this process, on this loop."""
 
-    def adopt(self, thing: Any) -> None:
+    def _adopt(self, thing: Any) -> None:
         """Remember an attached object: leaving the bus detaches it."""
 
     def release(self, thing: Any) -> None:
         """Forget an object that has detached itself."""
 
-    def claim_lease(self, queue: str, consumer: object) -> bool:
+    def _claim_lease(self, queue: str, consumer: object) -> bool:
         """Return whether ``consumer`` is the one that uses the lease of this bus on a queue."""
 
-    def release_lease(self, queue: str, consumer: object) -> None:
+    def _release_lease(self, queue: str, consumer: object) -> None:
         """Let another consumer of this bus use the lease on a queue."""
 
 

@@ -61,7 +61,7 @@ class Handle:
         """
 
     @property
-    def is_handling(self) -> bool:
+    def _is_handling(self) -> bool:
         """Return whether the caller is one of its handlers."""
         return False
 
@@ -140,12 +140,12 @@ class Emitter(Generic[EventName]):
             event: Name of the event.
             handler: The handler that was added.
         """
-        self.check_event(event, handler)
+        self._check_event(event, handler)
         self._handlers[event] = [
             entry for entry in self._handlers.get(event, []) if entry[0] != handler
         ]
 
-    def check_event(self, event: str, handler: Callable[..., Any]) -> None:
+    def _check_event(self, event: str, handler: Callable[..., Any]) -> None:
         """Raise ConfigError for an event that is never emitted, and for what is no handler."""
         if event not in self.events:
             raise ConfigError(
@@ -157,7 +157,7 @@ class Emitter(Generic[EventName]):
         check_function(f"the handler of {event!r}", handler)
 
     def _add_handler(self, event: str, handler: Handler, *, once: bool) -> Handler:
-        self.check_event(event, handler)
+        self._check_event(event, handler)
         if inspect.isasyncgenfunction(handler):
             raise ConfigError(
                 reason=(
@@ -213,7 +213,7 @@ class Emitter(Generic[EventName]):
                 self._handlers[event].remove(entry)
             yield entry[0]
 
-    def has_handlers(self, event: str) -> bool:
+    def _has_handlers(self, event: str) -> bool:
         """Whether the event has handlers."""
         return bool(self._handlers.get(event))
 

@@ -230,7 +230,7 @@ class EventRoutingMixin:
         """
         return await self._run_at_table(flows.read_table())
 
-    async def end_revoked_event_rows(self, may_keep: Callable[[str, str, str], bool]) -> int:
+    async def _end_revoked_event_rows(self, may_keep: Callable[[str, str, str], bool]) -> int:
         """End each row that a federation peer has made and may not keep:
         ``may_keep(owner, pattern, queue)``. Return the number of removed rows.
         """

@@ -54,13 +54,13 @@ class KeptQueue(Protocol):
     """Whether this bus holds the lease of its reliable consumer, which is renewed with it."""
 
     @property
-    def keys_to_touch(self) -> list[str]:
+    def _keys_to_touch(self) -> list[str]:
         """Further keys that must live as long as the queue."""
 
-    def on_touch_reply(self, status: int) -> None:
+    def _on_touch_reply(self, status: int) -> None:
         """Handle a touch: 1 alive, 0 gone, -1 another holds the lease."""
 
-    def not_touched(self, error: BusError) -> None:
+    def _not_touched(self, error: BusError) -> None:
         """Handle a touch that did not reach the server."""
 
 
@@ -71,10 +71,10 @@ class KeptObject(Protocol):
     ttl_s: int
     server: int
 
-    def on_touch_reply(self, found: bool) -> None:
+    def _on_touch_reply(self, found: bool) -> None:
         """Handle a touch: whether the object is there."""
 
-    def not_touched(self, error: BusError) -> None:
+    def _not_touched(self, error: BusError) -> None:
         """Handle a touch that did not reach the server."""
 
 
@@ -155,12 +155,12 @@ class TtlKeepAlive:
         except (BusError, TimeoutError) as error:
             unreachable = _unreachable(error, link)
             for thing in things:
-                thing.not_touched(unreachable)
+                thing._not_touched(unreachable)
             return
         for thing, alive in zip(things, found, strict=True):
             if thing in self._objects_due:
                 self.keep(thing)
-                thing.on_touch_reply(alive)
+                thing._on_touch_reply(alive)
 
     async def _touch_queues(self, server: int, queues: Sequence[KeptQueue], leased: bool) -> None:
         token = self._token if leased else ""
@@ -177,18 +177,18 @@ class TtlKeepAlive:
                     [
                         command("EXPIRE", record, queue.ttl_s)
                         for queue in queues
-                        for record in queue.keys_to_touch
+                        for record in queue._keys_to_touch
                     ]
                 )
         except (BusError, TimeoutError) as error:
             unreachable = _unreachable(error, link)
             for queue in queues:
-                queue.not_touched(unreachable)
+                queue._not_touched(unreachable)
             return
         for queue, status in zip(queues, found, strict=True):
             if queue in self._due:
                 self.add(queue)
-                queue.on_touch_reply(status)
+                queue._on_touch_reply(status)
         await self.announce([queue for queue in queues if queue.discoverable])
 
     async def announce(self, queues: Sequence[KeptQueue]) -> None:
@@ -201,7 +201,7 @@ class TtlKeepAlive:
                 await servers.commands[0].execute([_announcement(queue) for queue in queues])
             except BusError as error:
                 for queue in queues:
-                    queue.not_touched(error)
+                    queue._not_touched(error)
 
 
 def _announcement(queue: KeptQueue) -> RedisCall:

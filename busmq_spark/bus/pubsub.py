@@ -48,7 +48,7 @@ class Pubsub(Handle, Emitter[PubsubEvent | LinkEvent]):
     events: tuple[PubsubEvent | LinkEvent, ...] = get_args(PubsubEvent)
 
     def __init__(self, bus: BusContext, name: str, most: int = MAX_BUFFERED_MESSAGES) -> None:
-        super().__init__(bus.spawn)
+        super().__init__(bus._spawn)
         check_whole("most", most, 1)
         self.bus, self.name, self.channel = bus, check_name("pubsub", name), pubsub_channel(name)
         self.most = most
@@ -103,8 +103,8 @@ class Pubsub(Handle, Emitter[PubsubEvent | LinkEvent]):
             subscription = _Subscription(self, self.most)
             await self._start_receiving(subscription.on_message)
             self._subscription = subscription
-            self.bus.adopt(self)
-            subscription.task = self.bus.spawn(
+            self.bus._adopt(self)
+            subscription.task = self.bus._spawn(
                 subscription.call_handlers(), f"handlers of pubsub {self.name}"
             )
         self._emit("subscribed")
@@ -181,7 +181,7 @@ class _Subscription:
             self._again = True
             self._wake_handlers.set()
             return
-        handled = self._owner.has_handlers("message")
+        handled = self._owner._has_handlers("message")
         out = 0
         if handled:
             out += self._for_handlers.put(payload)

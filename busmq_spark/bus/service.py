@@ -93,16 +93,16 @@ class BaseService(Handle, Emitter[ServiceEvent]):
     events: tuple[ServiceEvent, ...] = get_args(ServiceEvent)
 
     def __init__(self, bus: BusContext, name: str) -> None:
-        super().__init__(bus.spawn)
+        super().__init__(bus._spawn)
         self.bus, self.name = bus, check_name("service", name)
         self.room: ConsumptionRoom | None = None
         """Room that is asked for before requests and replies are taken."""
 
-    def make_queue(self, name: str) -> Queue:
+    def _make_queue(self, name: str) -> Queue:
         """Return a queue for requests or replies; over federation it is one of the other bus."""
         return Queue(self.bus, name)
 
-    def report_failure(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         """Report an error of a handler: to the handlers of ``error``, else to the log, with its
         stack trace.
         """
@@ -132,7 +132,7 @@ class ServerClock:
             passed = steady - steady_then
             if passed < CLOCK_VALID_S and abs(wall - wall_then - passed) < CLOCK_JUMP_S:
                 return server_ms + passed * 1000
-        self._seen = (await self._queue.server_ms(), steady, wall)
+        self._seen = (await self._queue._server_ms(), steady, wall)
         return self._seen[0]
 
 
@@ -333,8 +333,8 @@ class ServiceProvider:
     ) -> None:
         self._service, self._options = service, options
         self._handler, self._with_request = handler, _takes_request(handler)
-        self._requests = service.make_queue(service_queue(service.name))
-        self._replies = ProviderReplyQueues(service.make_queue, options.reply_queues)
+        self._requests = service._make_queue(service_queue(service.name))
+        self._replies = ProviderReplyQueues(service._make_queue, options.reply_queues)
         self._clock = ServerClock(self._requests)
         self._dropped = 0
         self._left = options.max
@@ -350,7 +350,7 @@ class ServiceProvider:
 
     async def start(self) -> None:
         """Attach and begin; returns when no request can be missed any more."""
-        spawn, name = self._service.bus.spawn, self._service.name
+        spawn, name = self._service.bus._spawn, self._service.name
         await self._requests.attach(ttl_s=self._options.ttl_s)
         self._requests.room = self._service.room
         consumption = self._requests.consume()
@@ -419,7 +419,7 @@ class ServiceProvider:
         if self._left is not None:
             self._left -= 1
         request = Request(frame, self._send, stacks=self._options.send_stack)
-        task = service.bus.spawn(self._handle(request), f"handling a request to {service.name}")
+        task = service.bus._spawn(self._handle(request), f"handling a request to {service.name}")
         self._running.add(task)
         task.add_done_callback(self._on_task_end)
         if (room := service.room) is not None:  # the request is held until its handler ends
@@ -488,7 +488,7 @@ class ServiceProvider:
             await (request.reply() if outcome is None and request.parts else request.reply(outcome))
 
     async def _answer_failure(self, request: Request, error: BaseException) -> None:
-        self._service.report_failure(error)
+        self._service._report_failure(error)
         if request.answered:
             return
         try:
@@ -538,8 +538,8 @@ class Requester:
     def __init__(self, service: BaseService, timeout_s: float) -> None:
         self._service, self._timeout_s = service, _check_timeout(timeout_s)
         self._token = new_token()
-        self._requests = service.make_queue(service_queue(service.name))
-        self._replies = service.make_queue(reply_queue(service.name, self._token))
+        self._requests = service._make_queue(service_queue(service.name))
+        self._replies = service._make_queue(reply_queue(service.name, self._token))
         self._clock = ServerClock(self._requests)
         self._numbers = itertools.count(1)
         self._waiting: dict[str, PendingRequest] = {}
@@ -555,7 +555,7 @@ class Requester:
         self._replies.room = self._service.room
         consumption = self._replies.consume()
         await consumption.begin()
-        self._reader = self._service.bus.spawn(
+        self._reader = self._service.bus._spawn(
             self._read_replies(consumption), f"reading replies of {self._service.name}"
         )
         self.active = True
@@ -870,7 +870,7 @@ class Service(BaseService):
                 await side.stop(0)
                 raise
             self._side = side
-            self.bus.adopt(self)
+            self.bus._adopt(self)
             self.early.make()
 
     async def _connected_requester(self) -> Requester:

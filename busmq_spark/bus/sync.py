@@ -285,7 +285,7 @@ class SyncProxy:
     ) -> Callable[..., Any]:
         if handler is None:
             return partial(self._change_handler, how, event)
-        self._thing.check_event(event, handler)
+        self._thing._check_event(event, handler)
         method, key = getattr(self._thing, how), (event, handler)
         handlers = self._thing.__dict__.setdefault("_sync_handlers", {})
         if how == "off":

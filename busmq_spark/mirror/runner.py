@@ -433,7 +433,7 @@ class BusMirror(Handle):
                 await asyncio.to_thread(runner.stop)
                 raise
             self._runner = runner
-            self._bus.adopt(self)
+            self._bus._adopt(self)
         return self
 
     async def detach(self) -> None:

@@ -36,7 +36,7 @@ async def test_nothing_survives_the_scope(fresh: Fresh) -> None:
             await queue.attach()
             await there.attach()
             there.each(lambda message: None)
-            bus.spawn(asyncio.Event().wait(), "something of the user's")
+            bus._spawn(asyncio.Event().wait(), "something of the user's")
             for n in range(100):
                 queue.push(n)
             await anext(queue.consume())
@@ -90,7 +90,7 @@ async def test_offline_names_the_refusal_whichever_task_met_it_first(open_bus: O
     bus.on("offline", seen.append)
     with pytest.raises(Unauthorized):  # noqa: PT012  # a scope ends with it
         async with bus:
-            bus.spawn(refused(), "meeting a refusal")
+            bus._spawn(refused(), "meeting a refusal")
             await asyncio.Event().wait()
     assert seen == [refusal]
 

@@ -117,7 +117,7 @@ async def test_a_consumer_notes_when_messages_of_peers_were_there(
 async def test_what_is_taken_while_the_bus_ends_is_no_error(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         pass
-    queue.note_time()
+    queue._note_time()
 
 
 async def test_over_federation_it_is_refused_with_what_to_do() -> None:

@@ -167,7 +167,7 @@ async def test_a_handler_that_fails_in_any_way_uses_up_the_tries_of_its_message(
         queue.group("g", shared=True, tries=2) as group,
     ):
         await queue.push("a")
-        handling = bus.spawn(group.each(handle, delay_s=0), "handling")
+        handling = bus._spawn(group.each(handle, delay_s=0), "handling")
         async with bus.queue(group.dead) as dead:
             assert (await asyncio.wait_for(anext(dead.consume()), UNTIL_S)).json()["error"]
         assert not handling.done()

@@ -300,7 +300,7 @@ def test_the_same_without_a_loop(redis_url: str, fresh: Fresh) -> None:
 
     with Bus.sync(redis_url) as bus, bus.jobs(name) as jobs:
         inside: Any = bus
-        working = inside._thing.spawn  # the loop of the bus runs the worker, too
+        working = inside._thing._spawn  # the loop of the bus runs the worker, too
         inside._call_on_loop(lambda: working(work(), "worker"))
         inside._call_on_loop(ready.wait)
         job = jobs.new()

@@ -409,7 +409,7 @@ async def test_a_dead_server_of_three_does_not_keep_the_others_from_being_touche
                 if len(counted) == 4:  # longer than it would live
                     touched.set()
 
-            alive.on_touch_reply = count  # type: ignore[method-assign]
+            alive._on_touch_reply = count  # type: ignore[method-assign]
             await touched.wait()
             assert all(counted)
             assert await stored(alive) == {b"a": b"1"}

@@ -94,7 +94,7 @@ async def test_what_a_consumer_holds_lives_as_long_as_the_queue(
         await kept.push_many("abc")
         consumption = kept.consume()
         assert (await anext(consumption)).id == 1
-        [record] = kept.keys_to_touch
+        [record] = kept._keys_to_touch
         for _ in range(2):
             await renewed(kept, kept.keys.metadata, kept.keys.msgid, record)
         await kept.stop()

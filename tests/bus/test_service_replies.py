@@ -71,7 +71,7 @@ async def test_idle_ones_are_left(open_bus: OpenBus, fresh: Fresh) -> None:
         async with replies.use(fresh("reply")) as queue:
             left = asyncio.Event()
             queue.on("detached", left.set)
-            sweeping = bus.spawn(replies.sweep(), "sweeping")
+            sweeping = bus._spawn(replies.sweep(), "sweeping")
             await asyncio.sleep(0.05)  # longer than idle_s: an unused one would be detached by now
             assert not left.is_set()
         await left.wait()

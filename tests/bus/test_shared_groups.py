@@ -205,7 +205,7 @@ async def test_a_delay_and_an_extension_are_kept(redis_url: str, fresh: Fresh) -
         await group.retry(first, delay_s=3600)
         await group.extend(second, lease_s=7200)
         _, due, *_ = queue.keys.group("g")
-        now = await queue.server_ms()
+        now = await queue._server_ms()
         assert -now - 3_600_000 <= int(await redis(queue, "ZSCORE", due, 1)) <= -now - 3_000_000
         assert now + 6_600_000 <= int(await redis(queue, "ZSCORE", due, 2)) <= now + 7_200_000
         state = await group.state()
@@ -407,7 +407,9 @@ async def test_the_options_of_a_group_are_those_that_were_given_last(
 
 async def remaining_ms(queue: Queue, group: str) -> float:
     _, due, *_ = queue.keys.group(group)
-    return int((await redis(queue, "ZRANGE", due, 0, 0, "WITHSCORES"))[1]) - await queue.server_ms()
+    return (
+        int((await redis(queue, "ZRANGE", due, 0, 0, "WITHSCORES"))[1]) - await queue._server_ms()
+    )
 
 
 async def test_who_stops_second_waits_for_the_first(

@@ -116,7 +116,7 @@ async def test_what_ends_it_is_raised_where_it_is_closed_and_cancels_nobody(
 
     bus = await Bus(redis_server.url).start()
     with pytest.raises(Unauthorized):
-        await bus.spawn(fail(), "failing")
+        await bus._spawn(fail(), "failing")
     with pytest.raises(Unauthorized):
         await bus.aclose()
     with pytest.raises(StateError, match="not open"):
@@ -146,7 +146,7 @@ async def test_a_push_under_way_fails_with_the_bus_and_cancels_nobody(
         await asyncio.sleep(0)
         if dies:
             with pytest.raises(Unauthorized):
-                await bus.spawn(fail(), "failing")
+                await bus._spawn(fail(), "failing")
         with suppress(Unauthorized):
             await bus.aclose()
         outcomes = await asyncio.gather(*pushes, return_exceptions=True)

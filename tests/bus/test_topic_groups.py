@@ -355,7 +355,7 @@ async def test_a_redis_that_lost_the_topic_has_it_again_and_members_stay_members
         await redis(topic.queues[0], "DEL", topic.keys.base, topic.keys.members("g"))
         member._look.set()
         async with asyncio.timeout(UNTIL_S):
-            while await topic.run(flows.read_topic(topic.keys)) != topic.last_known:
+            while await topic.run(flows.read_topic(topic.keys)) != topic._last_known:
                 member._look.set()
                 await asyncio.sleep(0.01)
         assert member._others.keys() == {member._id}

@@ -174,7 +174,7 @@ async def test_a_job_whose_outcome_cannot_be_read_waits_for_its_dead_letter_and_
             Bus(server.url, user="holder", password="secret") as bus,
             bus.jobs(fresh()) as jobs,
         ):
-            await jobs.attached_queue()
+            await jobs._attached_queue()
             worker = jobs.worker("g", start="earliest", tries=1)(nothing)
             async with JobConsumerGroup(jobs.queue, worker) as group:
                 await jobs.send(jobs.new())

@@ -65,7 +65,7 @@ async def test_everything_goes_on_once_writes_are_accepted_again(
                     seen["member"] += [each.text for each in batch]
 
             tasks = [
-                bus.spawn(read, "reading")
+                bus._spawn(read, "reading")
                 for read in (read_shared(queue), read_ordered(queue), read_topic())
             ]
             other.each(lambda message: seen["each"].append(message.text))

@@ -39,8 +39,8 @@ class Traffic:
         self.producer, self.consumer = producer.queue(self._name), consumer.queue(self._name)
         await self.producer.attach(ttl_s=self._ttl_s)
         await self.consumer.attach()
-        self._producing = producer.spawn(self._produce(), "producing")
-        consumer.spawn(self._consume(), "consuming")
+        self._producing = producer._spawn(self._produce(), "producing")
+        consumer._spawn(self._consume(), "consuming")
         await self.flows()
         return self
 

@@ -75,7 +75,7 @@ class JobOwner(Protocol):
     def queue(self) -> Queue:
         """The queue of the jobs."""
 
-    async def attached_queue(self) -> Queue:
+    async def _attached_queue(self) -> Queue:
         """Return the queue, attached."""
 
     async def wait(
@@ -197,7 +197,7 @@ class Job(Mapping[str, Any]):
             flows.check_field(name)
         if not (names or gone):
             return {}
-        queue, token = await self.jobs.attached_queue(), new_token()
+        queue, token = await self.jobs._attached_queue(), new_token()
         try:
             stored = await queue.run(flows.load_fields(self.in_redis, names, gone, token))
         except LinkLost:
@@ -231,7 +231,7 @@ class Job(Mapping[str, Any]):
         Raises:
             LinkLost: The server cannot be reached in time.
         """
-        queue = await self.jobs.attached_queue()
+        queue = await self.jobs._attached_queue()
         [found] = await queue.run(flows.read_outcomes([self.in_redis]))
         return {each.group: each for each in found if each.queue == queue.name}
 
@@ -265,7 +265,7 @@ async def save_all(jobs: Iterable[Job]) -> bool:
     for owner, some in changed.items():
         taken = [(job, job._unsaved) for job in some]
         try:
-            queue = await owner.attached_queue()
+            queue = await owner._attached_queue()
             fields = [(job.in_redis, job.unsaved_fields(queue.ttl_s)) for job in some]
             for job in some:
                 job._unsaved = {}
@@ -476,7 +476,7 @@ class JobOutcomeWaiters:
             async with self._opening:
                 if self._reader is None:
                     await self._pubsub.subscribe(self._channel, self.on_publication)
-                    self._reader = self._queue.bus.spawn(
+                    self._reader = self._queue.bus._spawn(
                         self._read_missed_outcomes(), f"reading outcomes of {self._queue.name}"
                     )
 
@@ -570,7 +570,7 @@ class JobOutcomeWaiters:
                     [each for each in every if each.old and not each.result.done()]
                 )
             except LinkLost as error:
-                self._queue.not_touched(error)
+                self._queue._not_touched(error)
             except BusError as error:
                 self._queue._report(error)
             for each in every:
@@ -609,7 +609,7 @@ class JobOutcomeIterator(Handle):
             for each in self._connections:
                 await each.subscribe(self._channel, self._buffer_outcomes, pattern=self._pattern)
             self._begun = True
-            self._bus.adopt(self)
+            self._bus._adopt(self)
         return self
 
     async def detach(self) -> None:

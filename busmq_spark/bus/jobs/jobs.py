@@ -121,16 +121,16 @@ class Jobs(Handle):
         return f"Jobs({self.queue.name!r})"
 
     async def __aenter__(self) -> Self:
-        await self.attached_queue()
+        await self._attached_queue()
         return self
 
-    async def attached_queue(self) -> Queue:
+    async def _attached_queue(self) -> Queue:
         """The queue, attached."""
         if not self.queue.attached:
             async with self._attaching:
                 if not self.queue.attached:
                     await self.queue.attach()
-                    self.bus.adopt(self)
+                    self.bus._adopt(self)
         return self.queue
 
     async def detach(self) -> None:
@@ -284,7 +284,7 @@ class Jobs(Handle):
             )
         if not some:
             return []
-        queue = await self.attached_queue()
+        queue = await self._attached_queue()
         wanted = JobOutcomeWaiter(some, queue.name, names, fail_fast=fail_fast)
         wanted.any_counts()
         await self._read_outcomes(wanted)
@@ -344,7 +344,7 @@ class Jobs(Handle):
         groups = self._names(wait)
         check_seconds("timeout_s", timeout_s, MIN_FIELD_TTL_S)
         if not self.queue.attached:
-            await self.attached_queue()
+            await self._attached_queue()
         if not self._groups.issuperset(groups):
             await self._need_groups(groups)
         return JobOutcomeWaiter(jobs, self.queue.name, groups, fail_fast=fail_fast)

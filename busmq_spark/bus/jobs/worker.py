@@ -180,14 +180,14 @@ class BaseWorker(Handle, ABC):
     """A handler of jobs in a group. ``async with`` begins to work, and ends it."""
 
     def __init__(self, handler: JobHandler, options: WorkerOptions) -> None:
-        self.check_handler(handler, options)
+        self._check_handler(handler, options)
         self.handler, self.options = handler, options
         self.slots = FairSlots(options.limit)
         """Slots for handlers; ``bus.workers(…)`` may put others here before it begins."""
         self._over = asyncio.Event()
 
     @staticmethod
-    def check_handler(handler: object, options: WorkerOptions) -> None:
+    def _check_handler(handler: object, options: WorkerOptions) -> None:
         """Raises ConfigError unless it is a function or a coroutine function."""
         if not callable(handler) or inspect.isasyncgenfunction(handler):
             wanted = "a function or coroutine function of one argument, the job"
@@ -205,9 +205,9 @@ class BaseWorker(Handle, ABC):
             BusError: The error that ends the worker, if there is one.
         """
         async with self:
-            await self.wait_stopped()
+            await self._wait_stopped()
 
-    async def wait_stopped(self) -> None:
+    async def _wait_stopped(self) -> None:
         """Returns when it has stopped."""
         await self._over.wait()
 
@@ -297,7 +297,7 @@ class WorkerGroup(Handle):
     async def run(self) -> None:
         """Work until all have stopped, or until this is cancelled."""
         async with self:
-            await asyncio.gather(*(each.wait_stopped() for each in self._workers))
+            await asyncio.gather(*(each._wait_stopped() for each in self._workers))
 
     async def stop(self) -> None:
         """See Worker.stop."""
@@ -363,14 +363,14 @@ class Worker(BaseWorker):
         return f"Worker({self.jobs.queue.name!r}, {self.options.group!r})"
 
     @property
-    def is_handling(self) -> bool:
+    def _is_handling(self) -> bool:
         """Whether the caller is one of its handlers."""
         return not calling_work().isdisjoint(self._at_work)
 
     # -- life --------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        queue = await self.jobs.attached_queue()
+        queue = await self.jobs._attached_queue()
         if self._tasks:
             raise StateError(
                 event="begin",
@@ -382,7 +382,7 @@ class Worker(BaseWorker):
         await self._group.__aenter__()
         self._resumed.set()
         self._over.clear()
-        self.jobs.bus.adopt(self)
+        self.jobs.bus._adopt(self)
         self.jobs.at_work.add(self)
         self._tasks = [
             self._spawn(self._read_jobs(), "reading"),
@@ -400,7 +400,7 @@ class Worker(BaseWorker):
         Raises:
             LinkLost: The server cannot be reached in time.
         """
-        if self.is_handling:
+        if self._is_handling:
             self.spare_caller()
             call_outside_handler(lambda: self._spawn(self.stop(), "stopping"))
             return
@@ -440,7 +440,7 @@ class Worker(BaseWorker):
 
     async def finish(self) -> None:
         """Stop, unless a handler calls it."""
-        if not self.is_handling:
+        if not self._is_handling:
             await self.stop()
 
     async def pause(self, timeout_s: float | None = None) -> None:
@@ -506,7 +506,7 @@ class Worker(BaseWorker):
                             nap_s = 0  # there may be more
                 pauses.failures = 0
             except LinkLost as error:
-                self.jobs.queue.not_touched(error)
+                self.jobs.queue._not_touched(error)
                 nap_s = pauses.next_s()
             except StateError:
                 raise
@@ -523,7 +523,7 @@ class Worker(BaseWorker):
         """Begin what was leased: whose handlers are to start, what names no job, and what has an
         outcome.
         """
-        asked = [(each, self.work_of(each)) for each in batch]
+        asked = [(each, self._work_of(each)) for each in batch]
         works = [work for _, work in asked if work is not None]
         answers = (
             await self._group.run_with_retries(
@@ -576,7 +576,7 @@ class Worker(BaseWorker):
                 each.late = True
                 task.cancel()
 
-    async def without_outcome(self, spent: Sequence[LeasedMessage]) -> list[LeasedMessage]:
+    async def _without_outcome(self, spent: Sequence[LeasedMessage]) -> list[LeasedMessage]:
         """Of deliveries whose tries are used up those whose jobs have no outcome, and can get none
         but a failure now. The others are acked.
         """
@@ -585,7 +585,7 @@ class Worker(BaseWorker):
             await self._settle_without_handler([], done)
         return [*(work.delivery for work in works), *other]
 
-    def work_of(self, delivery: LeasedMessage) -> LeasedJob | None:
+    def _work_of(self, delivery: LeasedMessage) -> LeasedJob | None:
         """Return the work that a message asks for; return None when it names no job."""
         try:
             id, client, done = flows.decode_reference(delivery.value, self.jobs.queue.name)
@@ -782,7 +782,7 @@ class Worker(BaseWorker):
                         task.cancel()
 
     def _spawn(self, work: Any, what: str) -> asyncio.Task[None]:
-        return self.jobs.bus.spawn(
+        return self.jobs.bus._spawn(
             work, f"{what} of group {self.options.group} of {self.jobs.queue.name}"
         )
 
@@ -835,8 +835,8 @@ class JobConsumerGroup(SharedGroup):
         return await super()._settle(deliveries, action, max(ms, least))
 
     async def _without_outcome(self, spent: Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
-        return await self._worker.without_outcome(spent)
+        return await self._worker._without_outcome(spent)
 
     async def _on_given_up(self, some: Sequence[LeasedMessage], error: str) -> None:
-        works = [work for work in map(self._worker.work_of, some) if work is not None]
+        works = [work for work in map(self._worker._work_of, some) if work is not None]
         await self._worker.write([(work, error) for work in works])

@@ -79,7 +79,7 @@ class BaseGroup(Handle, ABC):
             self._pubsub.unsubscribe(self.queue.keys.available, self._on_notification)
             raise
         if self._is_left_by_bus:
-            self.queue.bus.adopt(self)
+            self.queue.bus._adopt(self)
         return self
 
     async def __aexit__(
@@ -108,7 +108,7 @@ class BaseGroup(Handle, ABC):
         """Take no more messages, and wait for handlers and for bodies of loops."""
         self._running = False
         self._wake.set()
-        if self._entered and not self.is_handling:
+        if self._entered and not self._is_handling:
             await self._in_hand.wait_until_none(self._count_in_work, self)
 
     async def state(self) -> flows.GroupState:
@@ -184,9 +184,9 @@ class BaseGroup(Handle, ABC):
     async def _leave(self, error: Exception | None) -> None:
         self._running = False
         self._wake.set()
-        if self.is_handling:
+        if self._is_handling:
             leaving = f"leaving group {self.name} of {self.queue.name}"
-            call_outside_handler(lambda: self.queue.bus.spawn(self._leave(error), leaving))
+            call_outside_handler(lambda: self.queue.bus._spawn(self._leave(error), leaving))
             return
         async with self._leaving:  # the second caller waits for the first
             if self._entered:
@@ -215,7 +215,7 @@ class BaseGroup(Handle, ABC):
             )
 
     async def _wait_until(self, reached: Callable[[flows.GroupState], bool]) -> None:
-        if self.is_handling:
+        if self._is_handling:
             raise StateError(
                 event="wait for",
                 what=f"the messages of group {self.name!r}",
@@ -251,7 +251,7 @@ class BaseGroup(Handle, ABC):
         try:
             found = await work()
         except LinkLost as error:
-            self.queue.not_touched(error)
+            self.queue._not_touched(error)
             await self._sleep_unless_woken(pauses.next_s())
             return None
         pauses.failures = 0

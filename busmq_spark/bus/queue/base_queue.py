@@ -59,7 +59,7 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
     _consumption: BaseConsumption | None
 
     def __init__(self, bus: BusContext, name: str) -> None:
-        super().__init__(bus.spawn)
+        super().__init__(bus._spawn)
         self.bus, self.name = bus, check_name("queue", name)
         self.ttl_s = 0
         """Seconds the queue exists while no client is attached; 0 while this object is not."""
@@ -170,7 +170,7 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
         """Return the time in milliseconds since 1970 at which a message was certainly stored."""
         raise self._not_federated(f"ms_of({id})")
 
-    async def server_ms(self) -> float:
+    async def _server_ms(self) -> float:
         """Milliseconds since 1970 by the clock of the queue's server; by ours where that cannot be
         asked.
         """
@@ -191,7 +191,7 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
         Raises:
             ConfigError: An option has a wrong name, type or value.
         """
-        return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
+        return self.bus._spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
 
     async def stop(self) -> None:
         """End the consumption, if there is one.
@@ -210,7 +210,7 @@ class BaseQueue(Handle, Emitter[QueueEvent | LinkEvent]):
     def _need_attached(self, what: str) -> int:
         if not self.attached:
             raise self._not_attached(what)
-        self.bus.check_loop()
+        self.bus._check_loop()
         return self.ttl_s
 
     def _need_attaching(self, what: str) -> None:

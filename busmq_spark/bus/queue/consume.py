@@ -127,10 +127,10 @@ class Consumption(BaseConsumption):
         self._wake.set()
 
     @property
-    def keys_to_touch(self) -> list[str]:
+    def _keys_to_touch(self) -> list[str]:
         """Keys of records of our own that must live as long as the queue."""
         own = [self._record] if self._out and not self._token else []
-        return own if self.follows is None else own + self.follows.keys_to_touch
+        return own if self.follows is None else own + self.follows._keys_to_touch
 
     # -- piece by piece: for a caller that looks at a message before taking it ---------------------
 
@@ -240,7 +240,7 @@ class Consumption(BaseConsumption):
             if batch and self._token and batch[0].id <= queue.handed:
                 await queue.check_life()
         except LinkLost as error:
-            queue.not_touched(error)
+            queue._not_touched(error)
             self._pauses = self._pauses or Pauses()
             return
         self._doubt, self._pauses = False, None
@@ -262,7 +262,7 @@ class Consumption(BaseConsumption):
             self._received = batch[-1].id
             if self._left is not None:
                 self._left -= len(batch)
-            queue.note_time()
+            queue._note_time()
 
     def _take_or_read_flow(self, most: int) -> Flow[list[Message] | None]:
         keys = self._queue.keys
@@ -296,7 +296,7 @@ class Consumption(BaseConsumption):
             holder = await self._request_lease(dead)
             if holder is None or self.is_stopping:
                 return  # ending releases it
-            if holder == self._token and queue.bus.claim_lease(queue.name, self):
+            if holder == self._token and queue.bus._claim_lease(queue.name, self):
                 queue.leased = True
                 queue.bus.keep_alive.add(queue)
                 return
@@ -333,12 +333,12 @@ class Consumption(BaseConsumption):
 
     async def _release_lease(self) -> None:
         queue = self._queue
-        if queue.bus.claim_lease(queue.name, self):
+        if queue.bus._claim_lease(queue.name, self):
             queue.leased = False
             try:
                 await queue.run(reader_operations.release(queue.keys, "", self._token))
             finally:
-                queue.bus.release_lease(
+                queue.bus._release_lease(
                     queue.name, self
                 )  # not before: another consumption of this bus shares the token
         self._leasing = False
@@ -350,11 +350,11 @@ class Consumption(BaseConsumption):
         self._pubsub_connection.unsubscribe(queue.keys.available, self._on_notification)
         self._release_room(*self._buffer)
         self._buffer.clear()
-        if self._out and (not self._token or queue.bus.claim_lease(queue.name, self)):
+        if self._out and (not self._token or queue.bus._claim_lease(queue.name, self)):
             try:
                 await self._give_back_messages()
             except BaseException:
-                queue.bus.release_lease(
+                queue.bus._release_lease(
                     queue.name, self
                 )  # a later consumption of this bus need not wait: it restores what this one leaves
                 raise
@@ -392,7 +392,7 @@ class Consumption(BaseConsumption):
             try:
                 return await self._queue.run(flow())
             except LinkLost as error:
-                self._queue.not_touched(error)
+                self._queue._not_touched(error)
         return None
 
     async def _sleep_unless_woken(self, seconds: float) -> None:

@@ -109,7 +109,7 @@ class LocalQueue(BaseQueue):
             existed = await self._join(discoverable)
             self.early.make()
             self.discoverable = discoverable
-            self.bus.adopt(self)
+            self.bus._adopt(self)
             self.bus.keep_alive.add(self)
             if discoverable:
                 await self.bus.keep_alive.announce([self])
@@ -205,7 +205,7 @@ class LocalQueue(BaseQueue):
         self._need_attached("push to")
         self._push_pipeline.put(push)
 
-    def begin_push(self, values: Any, on_reply: OnReply) -> bool:
+    def _begin_push(self, values: Any, on_reply: OnReply) -> bool:
         """Send one chunk the quickest way; false when the link is down, or the push must be
         confirmed.
         """
@@ -233,7 +233,7 @@ class LocalQueue(BaseQueue):
         """The random name of the life of the queue that it was attached to last."""
         return self._born
 
-    async def push_call(
+    async def _push_call(
         self, values: Any, append: Callable[[QueueKeys, Any], Flow[tuple[int, int]]] = flows.append
     ) -> tuple[int, int]:
         """Push one chunk, and return the first id and the number of stored messages. A queue that
@@ -552,39 +552,39 @@ class LocalQueue(BaseQueue):
         """
         return await self.run(times_of_ids.ms_of(self.keys, check_whole("id", id, 1)))
 
-    def note_time(self) -> None:
+    def _note_time(self) -> None:
         """Messages were taken: their time is noted, once a second at most, since pushes of peers
         note nothing.
         """
         self._taken = True
         if self._noting is None and self.keys.has_clock:
             with suppress(StateError):  # the bus is about to end
-                self._noting = self.bus.spawn(self._note_times(), f"noting times of {self.name}")
+                self._noting = self.bus._spawn(self._note_times(), f"noting times of {self.name}")
 
     # -- inside ------------------------------------------------------------------------------------
 
-    async def server_ms(self) -> float:
+    async def _server_ms(self) -> float:
         """Milliseconds since 1970 by the clock of the queue's server; by ours where the user may
         not ask.
         """
-        return float(await self.run(flows.clock_ms(self.keys))) or await super().server_ms()
+        return float(await self.run(flows.clock_ms(self.keys))) or await super()._server_ms()
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow on the queue's server."""
         return await self.bus.servers.commands[await self._locate()].run(flow)
 
     @property
-    def keys_to_touch(self) -> list[str]:
+    def _keys_to_touch(self) -> list[str]:
         """Further keys that must live as long as the queue."""
         return []
 
-    def on_touch_reply(self, status: int) -> None:
+    def _on_touch_reply(self, status: int) -> None:
         """Handle the status of a keep-alive: 1 alive, 0 gone, -1 another holds the lease."""
         self._unreachable = False
         if status == 0 and self.attached:
-            self.bus.spawn(self._create_again(), f"making {self.name} anew")
+            self.bus._spawn(self._create_again(), f"making {self.name} anew")
 
-    def not_touched(self, error: BusError) -> None:
+    def _not_touched(self, error: BusError) -> None:
         """The server could not be reached, in good time; keep-alive and consumer go on trying."""
         log.debug("queue %r was not touched: %s", self.name, error)
         if not self._unreachable and self._handlers.get("error"):
@@ -619,7 +619,7 @@ class LocalQueue(BaseQueue):
             await self._join(self.discoverable)
             log.warning("queue %r was gone and is made anew; its ids begin again at 1", self.name)
         except BusError as error:
-            self.not_touched(error)  # the next touch finds it missing again
+            self._not_touched(error)  # the next touch finds it missing again
 
     async def _join(self, discoverable: bool) -> bool:
         self.server, self._servers = await self._locate(), self.bus.servers

@@ -249,7 +249,7 @@ class OrderedGroup(BaseGroup):
         self._skipped = frozenset(skipped)
         self._renewed = began
         if self._renewing is None:
-            self._renewing = self.queue.bus.spawn(
+            self._renewing = self.queue.bus._spawn(
                 self._renew_lease_regularly(), f"renewing group {self.name} of {self.queue.name}"
             )
         return self.holds

@@ -81,13 +81,13 @@ class PushTarget(Protocol):
     pushed: int
     """The number of messages pushed so far, which the batcher counts on."""
 
-    def begin_push(self, values: Sequence[bytes], on_reply: OnReply) -> bool:
+    def _begin_push(self, values: Sequence[bytes], on_reply: OnReply) -> bool:
         """Send one chunk the quickest way; return whether the link is up."""
 
     def translate(self, error: Exception) -> BusError:
         """Return an error of the link as one of ours."""
 
-    async def push_call(self, values: Sequence[bytes]) -> tuple[int, int]:
+    async def _push_call(self, values: Sequence[bytes]) -> tuple[int, int]:
         """Push one chunk; return the first id and the number of stored messages."""
 
     async def maxsize(self) -> int:
@@ -107,7 +107,7 @@ class PushBatcher:
 
     def add(self, values: Sequence[bytes], *, single: bool) -> asyncio.Future[Any]:
         """The id, or for ``single`` false the list of ids, once everything is stored."""
-        self._queue.bus.check_loop()
+        self._queue.bus._check_loop()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if values:
             self.put(PendingPush(values, future, single=single))
@@ -140,7 +140,7 @@ class PushBatcher:
                 self._idle.set()
                 self._idle = None
             return
-        if not self._queue.begin_push(self._values, self._on_reply):
+        if not self._queue._begin_push(self._values, self._on_reply):
             self._spawn_completion(None)
 
     def _on_reply(self, answer: Any, lost: Exception | None) -> None:
@@ -155,7 +155,7 @@ class PushBatcher:
 
     def _spawn_completion(self, answer: PushAnswer) -> None:
         try:
-            self._queue.bus.spawn(self._complete_chunk(answer), f"pushing to {self._queue.name}")
+            self._queue.bus._spawn(self._complete_chunk(answer), f"pushing to {self._queue.name}")
         except BusError:  # the bus is closed
             self._cancel_pushes()
 
@@ -165,7 +165,7 @@ class PushBatcher:
         """
         try:
             if answer is None or isinstance(answer, Exception) or answer[1] < 0:
-                answer = await self._queue.push_call(self._values)
+                answer = await self._queue._push_call(self._values)
             if refused := self._on_stored(*answer):
                 await self._fail_for_room(refused)
         except NotReplicated as error:

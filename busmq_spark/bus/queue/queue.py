@@ -78,9 +78,9 @@ class Queue(LocalQueue):
             LinkLost: The server cannot be reached in time.
         """
         flows.check_id(last)
-        await self.ack_taken(min(last, self.handed))
+        await self._ack_taken(min(last, self.handed))
 
-    async def ack_taken(self, last: int) -> None:
+    async def _ack_taken(self, last: int) -> None:
         """Ack for a peer, which itself counts the messages it got, also those on an earlier
         connection.
         """
@@ -156,13 +156,13 @@ class Queue(LocalQueue):
     # -- for the keep-alive ------------------------------------------------------------------------
 
     @property
-    def keys_to_touch(self) -> list[str]:
+    def _keys_to_touch(self) -> list[str]:
         """The keys of the consumption's own records."""
-        return [] if self._consumption is None else self._consumption.keys_to_touch
+        return [] if self._consumption is None else self._consumption._keys_to_touch
 
-    def on_touch_reply(self, status: int) -> None:
+    def _on_touch_reply(self, status: int) -> None:
         """Let the consumption read Redis itself, since pub/sub may lose messages."""
-        super().on_touch_reply(status)
+        super()._on_touch_reply(status)
         if self._consumption is not None:
             self._consumption.poll_now()
             if status < 0:

@@ -561,7 +561,7 @@ class SharedGroup(BaseGroup):
         for chunk in chunks(letters):
 
             async def push(_: bool, chunk: Sequence[bytes] = chunk) -> tuple[int, int]:
-                return await dead.push_call(chunk, dead_letter.push_letters)
+                return await dead._push_call(chunk, dead_letter.push_letters)
 
             _, stored = await self._run_with_retries(push)
             left -= stored
@@ -621,7 +621,7 @@ class SharedGroup(BaseGroup):
             extending.cancel()
 
     @property
-    def is_handling(self) -> bool:
+    def _is_handling(self) -> bool:
         """Return whether the caller is one of its handlers."""
         return any(each.is_caller for each in self._handlings)
 

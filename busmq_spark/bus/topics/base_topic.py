@@ -101,14 +101,14 @@ class BaseTopic(Handle):
                     " until it grows",
                     *(self.name, known.partitions, self._wanted),
                 )
-            self.bus.adopt(self)
+            self.bus._adopt(self)
             try:
-                self.update_known(known)
+                self._update_known(known)
                 await self._attach_all([queue for queue in self.queues if queue.reachable])
                 await self.bus.servers.pubsub[self._server].subscribe(
                     self.keys.changed_channel, self._on_notification
                 )
-                self._keeping = self.bus.spawn(self._keep_attached(), f"keeping topic {self.name}")
+                self._keeping = self.bus._spawn(self._keep_attached(), f"keeping topic {self.name}")
             except BaseException:
                 await self._close()
                 raise
@@ -155,7 +155,7 @@ class BaseTopic(Handle):
             await self._prepare(
                 [TopicPartitionQueue(self, i) for i in range(self.partitions, partitions)]
             )
-        self.update_known(await self.run(flows.grow_topic(self.keys, partitions)))
+        self._update_known(await self.run(flows.grow_topic(self.keys, partitions)))
         await self._attach_all([queue for queue in self.queues if queue.reachable])
         return self.partitions
 
@@ -325,7 +325,7 @@ class BaseTopic(Handle):
         """Run a flow on the server that knows of the topic."""
         return await self.bus.servers.commands[self._server].run(flow)
 
-    def update_known(self, found: flows.TopicState) -> None:
+    def _update_known(self, found: flows.TopicState) -> None:
         """Take over the present number of partitions: new partitions are attached."""
         self._known = flows.TopicState(max(found.partitions, self.partitions), found.born)
         if len(self.queues) < self.partitions:
@@ -336,7 +336,7 @@ class BaseTopic(Handle):
                 hint.set()
 
     @property
-    def last_known(self) -> flows.TopicState:
+    def _last_known(self) -> flows.TopicState:
         """The topic as it was seen last."""
         return self._known
 
@@ -401,7 +401,7 @@ class BaseTopic(Handle):
                 )
             if not missing:
                 with suppress(BusError):
-                    self.update_known(await self.run(flows.keep_alive(self.keys, self._known)))
+                    self._update_known(await self.run(flows.keep_alive(self.keys, self._known)))
 
     def _on_notification(self, payload: bytes | None) -> None:
         if not payload:
@@ -428,12 +428,12 @@ class BaseTopic(Handle):
         if partition is not None:
             return [flows.check_partition(partition, self.name, self.partitions)] * len(keys)
         try:
-            return partitions_of(keys, self.partitions, self.next_turn() if None in keys else 0)
+            return partitions_of(keys, self.partitions, self._next_turn() if None in keys else 0)
         except TypeError:
             wrong = next((key for key in keys if type(key) not in (bytes, str, type(None))), None)
             raise ConfigError(reason=f"a key is {wrong!r}; expected text, bytes, or None") from None
 
-    def next_turn(self) -> int:
+    def _next_turn(self) -> int:
         """The next partition whose server answers; the first one at random, so that many producers
         do not go in step.
         """
@@ -511,7 +511,7 @@ def spawn_for_result(bus: BusContext, work: Coroutine[Any, Any, T], what: str) -
         if task.cancelled() and not future.done():
             future.set_exception(bus_not_open_error())
 
-    bus.spawn(run(), what).add_done_callback(on_end)
+    bus._spawn(run(), what).add_done_callback(on_end)
     return future
 
 

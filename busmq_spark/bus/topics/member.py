@@ -82,8 +82,8 @@ class Member(Handle, Emitter[MemberEvent]):
         start: str | int,
         more: asyncio.Event | None = None,
     ) -> None:
-        """``more``: set whenever ``next_offered`` may have something."""
-        super().__init__(topic.bus.spawn)
+        """``more``: set whenever ``_next_offered`` may have something."""
+        super().__init__(topic.bus._spawn)
         self.bus, self.topic, self.name = topic.bus, topic, flows.check_group(name)
         self.reading, self.slots = asyncio.Event(), asyncio.Semaphore(MAX_PREFETCHING_PARTITIONS)
         self.most, self.linger_s = CHUNK_MESSAGES, 0.0
@@ -127,14 +127,14 @@ class Member(Handle, Emitter[MemberEvent]):
             # A later member is later in the order: others keep more
             self._id = f"{await self.topic.run(clock_ms(first.keys)):013d}.{my_token()}"
             self._apply_membership(await self._join())
-            self._rounds = self.bus.spawn(
+            self._rounds = self.bus._spawn(
                 self._rejoin_regularly(),
                 f"being a member of group {self.name} of {self.topic.name}",
             )
         except BaseException:
             await self.stop()
             raise
-        self.bus.adopt(self)
+        self.bus._adopt(self)
         return self
 
     @property
@@ -158,16 +158,16 @@ class Member(Handle, Emitter[MemberEvent]):
         Raises:
             DataLoss: Messages of a partition are gone. Enter again to begin at the last ack.
         """
-        self.begin_reading(most, linger_s)
+        self._begin_reading(most, linger_s)
         while self._running:
             self._more.clear()
-            if (batch := self.next_offered()) is not None:
+            if (batch := self._next_offered()) is not None:
                 with self.in_hand.hand_out(batch):
                     yield batch
             else:
                 await self._more.wait()
 
-    def begin_reading(self, most: int, linger_s: float) -> None:
+    def _begin_reading(self, most: int, linger_s: float) -> None:
         """Let batches be offered. Raises ConfigError, StateError."""
         check_batch_size(most)
         check_number("linger_s", linger_s, 0, MEMBER_TTL_MS / 1000, "seconds")
@@ -177,7 +177,7 @@ class Member(Handle, Emitter[MemberEvent]):
         for share in self._shares.values():
             share.wake()
 
-    def next_offered(self) -> OwnedPartitionMessages | None:
+    def _next_offered(self) -> OwnedPartitionMessages | None:
         """Return the next batch, None when it has to be waited for. Raises as ``batches``."""
         if self._error is not None:
             raise self._error
@@ -276,7 +276,7 @@ class Member(Handle, Emitter[MemberEvent]):
         self._offered.append(batch)
         self._more.set()
 
-    def keep_first_error(self, error: BusError) -> None:
+    def _keep_first_error(self, error: BusError) -> None:
         """A partition cannot be read on."""
         self._error = self._error or error
         self._more.set()
@@ -314,7 +314,7 @@ class Member(Handle, Emitter[MemberEvent]):
     async def _join(self) -> GroupMembershipSnapshot:
         dead = [name for name in self._others if name != self._id and is_dead(name)]
         found = await self.topic.run(
-            flows.join_group(self.topic.keys, self.topic.last_known, self.name, self._id, dead)
+            flows.join_group(self.topic.keys, self.topic._last_known, self.name, self._id, dead)
         )
         self._others, self._heard = found.members, time.monotonic()
         return found
@@ -331,7 +331,7 @@ class Member(Handle, Emitter[MemberEvent]):
                 found = await self._join()
             except BusError as error:
                 if not isinstance(error, LinkLost):
-                    self.keep_first_error(error)
+                    self._keep_first_error(error)
                 await asyncio.sleep(pauses.next_s())
                 continue
             pauses = Pauses()
@@ -351,7 +351,7 @@ class Member(Handle, Emitter[MemberEvent]):
         """Begin to read what is ours, and to give up what is not any more."""
         if not self._running:
             return
-        self.topic.update_known(found.topic)
+        self.topic._update_known(found.topic)
         mine = partition_ranges(list(found.members), self.topic.partitions).get(self._id, range(0))
         for partition, share in self._shares.items():
             if partition not in mine and not share.leaving:
@@ -366,7 +366,7 @@ class Member(Handle, Emitter[MemberEvent]):
 
     def _begin_to_give_up(self, share: OwnedPartition) -> None:
         share.leaving = True
-        task = self.bus.spawn(self._give_up_partition(share), f"giving up {share.queue.name}")
+        task = self.bus._spawn(self._give_up_partition(share), f"giving up {share.queue.name}")
         self._giving[task] = share
         task.add_done_callback(self._giving.pop)
 
@@ -446,7 +446,7 @@ class OwnedPartition(OrderedGroup):
         after its end.
         """
         self._taken, self._settled = asyncio.Event(), asyncio.Event()
-        self._task = member.bus.spawn(
+        self._task = member.bus._spawn(
             self._run_until_left(), f"reading {queue.name} for a member of group {member.name}"
         )
 
@@ -529,7 +529,7 @@ class OwnedPartition(OrderedGroup):
             await self._enter()
             await self._read_until_stopped()
         except BusError as error:
-            self._member.keep_first_error(error)
+            self._member._keep_first_error(error)
 
     async def _enter(self) -> None:
         pauses = Pauses()

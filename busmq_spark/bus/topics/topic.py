@@ -90,7 +90,7 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
         names = [topic.name for topic in topics]
         if not names or len(set(names)) < len(names):
             raise ConfigError(reason=f"the topics are {names}; expected one or more, each once")
-        super().__init__(topics[0].bus.spawn)
+        super().__init__(topics[0].bus._spawn)
         self.bus, self.name = topics[0].bus, group
         self._more = asyncio.Event()
         self.members = {topic.name: Member(topic, group, start, self._more) for topic in topics}
@@ -113,7 +113,7 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
                 await stack.enter_async_context(member)
             stack.pop_all()
         self._running = True
-        self.bus.adopt(self)
+        self.bus._adopt(self)
         return self
 
     @property
@@ -137,13 +137,13 @@ class TopicsConsumer(Handle, Emitter[MemberEvent]):
         """
         turns = deque(self.members.values())
         for member in turns:
-            member.begin_reading(most, linger_s)
+            member._begin_reading(most, linger_s)
         while self._running:
             self._more.clear()
             for _ in range(len(turns)):
                 member = turns[0]
                 turns.rotate(-1)
-                if (batch := member.next_offered()) is not None:
+                if (batch := member._next_offered()) is not None:
                     with member.in_hand.hand_out(batch):
                         yield batch
                     break

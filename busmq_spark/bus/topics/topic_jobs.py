@@ -67,7 +67,7 @@ class PartitionJobs(Jobs):
             queue, durable=of.durable, outcome_ttl_s=of.outcome_ttl_s, client=of.client
         )
 
-    async def attached_queue(self) -> TopicPartitionQueue:
+    async def _attached_queue(self) -> TopicPartitionQueue:
         """The queue, attached."""
         return await self.queue.ensure_attached()
 
@@ -95,7 +95,7 @@ class TopicJobs(Handle):
 
     async def __aenter__(self) -> Self:
         await self.topic.attach()
-        self.bus.adopt(self)
+        self.bus._adopt(self)
         return self
 
     async def detach(self) -> None:
@@ -130,7 +130,7 @@ class TopicJobs(Handle):
         parts = self.parts()
         if partition is None:
             [partition] = partitions_of(
-                [key], len(parts), self.topic.next_turn() if key is None else 0
+                [key], len(parts), self.topic._next_turn() if key is None else 0
             )
         check_partition(partition, self.topic.name, len(parts))
         return Job(parts[partition], f"{partition}-{new_token(128)}")
@@ -346,21 +346,21 @@ class TopicWorker(BaseWorker):
             await self._begin(self.options)
             work = self._follow_growth()
             what = f"working on new partitions of {self.jobs.topic.name}"
-            self._keeping = self.jobs.bus.spawn(work, what)
+            self._keeping = self.jobs.bus._spawn(work, what)
         except BaseException:
             await self._stop_workers()
             raise
-        self.jobs.bus.adopt(self)
+        self.jobs.bus._adopt(self)
         self.jobs.at_work.add(self)
         return self
 
     async def stop(self) -> None:
         """See Worker.stop."""
-        if self.is_handling:
+        if self._is_handling:
             for worker in self.workers.values():
                 worker.spare_caller()
             what = f"stopping group {self.options.group} of {self.jobs.topic.name}"
-            call_outside_handler(lambda: self.jobs.bus.spawn(self.stop(), what))
+            call_outside_handler(lambda: self.jobs.bus._spawn(self.stop(), what))
             return
         async with self._leaving:  # the second caller waits for the first
             if self._keeping is None:
@@ -375,13 +375,13 @@ class TopicWorker(BaseWorker):
 
     async def finish(self) -> None:
         """Stop, unless a handler calls it."""
-        if not self.is_handling:
+        if not self._is_handling:
             await self.stop()
 
     @property
-    def is_handling(self) -> bool:
+    def _is_handling(self) -> bool:
         """Return whether the caller is one of its handlers."""
-        return any(worker.is_handling for worker in self.workers.values())
+        return any(worker._is_handling for worker in self.workers.values())
 
     async def pause(self, timeout_s: float | None = None) -> None:
         """See Worker.pause; all partitions pause at once."""

@@ -58,7 +58,7 @@ class RemoteService(Service):
         super().__init__(bus, name)
         self._pool = pool
 
-    def make_queue(self, name: str) -> RemoteQueue:  # type: ignore[override]
+    def _make_queue(self, name: str) -> RemoteQueue:  # type: ignore[override]
         """Return a queue of the other bus; tasks are those of this one."""
         return RemoteQueue(self.bus, name, self._pool)
 
@@ -80,7 +80,7 @@ class FederatedQueueLocationListener(RemoteObjectListener):
     def __init__(self, bus: Bus, pool: WebSocketPool) -> None:
         self._bus, self._url = bus, pool.target.url
         self._handle = RemoteReconnector(
-            pool, make_creation("pubsub", ANNOUNCEMENT_CHANNEL), bus.spawn, self, self._restore
+            pool, make_creation("pubsub", ANNOUNCEMENT_CHANNEL), bus._spawn, self, self._restore
         )
         self._news: dict[str, int] = {}
         self._more = asyncio.Event()
@@ -92,7 +92,7 @@ class FederatedQueueLocationListener(RemoteObjectListener):
         """Until the bus is left."""
         self._handle.open_and_keep()
         if self._bus.has_redis:
-            self._bus.spawn(self._store_announced_queues(), f"remembering {self!r}")
+            self._bus._spawn(self._store_announced_queues(), f"remembering {self!r}")
 
     def on_remote_restored(self) -> None:
         """Listening."""
@@ -242,7 +242,7 @@ class FederationClients:
             compression=options.federate_compression,
         )
         if found not in self._pools:
-            self._pools[found] = WebSocketPool(found, options.federate_sockets, self._bus.spawn)
+            self._pools[found] = WebSocketPool(found, options.federate_sockets, self._bus._spawn)
         return self._pools[found]
 
 

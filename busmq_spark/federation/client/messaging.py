@@ -153,7 +153,7 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
             while self._received:
                 head = self._received[0]
                 if isinstance(head, Message):
-                    if self._iterated or not self.has_handlers("message"):
+                    if self._iterated or not self._has_handlers("message"):
                         break
                     self._emit("message", self._take_message())
                 else:
@@ -182,7 +182,7 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
             self._dispatch_received()
 
         if self._received and not (self._iterated and isinstance(self._received[0], Message)):
-            self.bus.spawn(dispatch(), f"delivering what came on channel {self.name}")
+            self.bus._spawn(dispatch(), f"delivering what came on channel {self.name}")
 
     def _on_channel_event(self, event: str) -> None:
         if event == READ_ENOUGH:
@@ -233,13 +233,13 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         return RemoteReconnector(
             self._pool,
             make_creation("channel", self.name, local, remote),
-            self.bus.spawn,
+            self.bus._spawn,
             self,
             self._restore,
         )
 
     def _make_push_pipeline(self) -> RemotePushPipeline:
-        return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)
+        return RemotePushPipeline(self._handle, "send", self.name, self.bus._spawn, lambda: None)
 
     async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
         if not options.wait:
@@ -393,7 +393,7 @@ class RemotePubsub(Pubsub, RemoteObjectListener):
     def __init__(self, bus: BusContext, name: str, most: int, pool: WebSocketPool) -> None:
         super().__init__(bus, name, most)
         self._handle = RemoteReconnector(
-            pool, make_creation("pubsub", name), bus.spawn, self, self._restore
+            pool, make_creation("pubsub", name), bus._spawn, self, self._restore
         )
         self._on_message: Callable[[bytes | None], None] | None = None
         self._failing: asyncio.Future[list[Any]] | None = None

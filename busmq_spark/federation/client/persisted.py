@@ -44,7 +44,7 @@ class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
     def __init__(self, bus: BusContext, pool: WebSocketPool, *args: Any) -> None:
         super().__init__(bus, *args)
         self._handle = RemoteReconnector(
-            pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing
+            pool, make_creation("persistify", self.name, {}, []), bus._spawn, self, _restore_nothing
         )
 
     async def persist(self, ttl_s: int | None = None) -> None:
@@ -55,8 +55,8 @@ class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
         await self.touch()
         if not self.is_kept_alive:
             self.is_kept_alive = True
-            self.bus.adopt(self)
-            self._task = self.bus.spawn(self._touch_regularly(), f"keeping {self.name} alive")
+            self.bus._adopt(self)
+            self._task = self.bus._spawn(self._touch_regularly(), f"keeping {self.name} alive")
 
     async def _write(self, sending: PersistedFieldChanges) -> int:
         fields = dict(sending.fields)
@@ -94,7 +94,7 @@ class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
             try:
                 await self.touch()
             except BusError as error:
-                self.not_touched(error)
+                self._not_touched(error)
 
 
 class RemotePersistedDict(_RemotePersistable, PersistedDict):

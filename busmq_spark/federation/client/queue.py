@@ -434,12 +434,12 @@ class RemoteQueue(ConsumedRemoteQueue, RemoteObjectListener):
     def __init__(self, bus: BusContext, name: str, pool: WebSocketPool) -> None:
         super().__init__(bus, name)
         self.handle = RemoteReconnector(
-            pool, make_creation("queue", name), bus.spawn, self, self._restore
+            pool, make_creation("queue", name), bus._spawn, self, self._restore
         )
         self._attach_options: _AttachOptions | None = None
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
-        self._pushes = RemotePushPipeline(self.handle, "push", name, bus.spawn, self._count_push)
+        self._pushes = RemotePushPipeline(self.handle, "push", name, bus._spawn, self._count_push)
 
     def __repr__(self) -> str:
         return f"RemoteQueue({self.name!r}, {self.handle.url!r})"
@@ -470,7 +470,7 @@ class RemoteQueue(ConsumedRemoteQueue, RemoteObjectListener):
                 self.handle.close()
                 raise
             self.handle.keep_open, self.discoverable = True, discoverable
-            self.bus.adopt(self)
+            self.bus._adopt(self)
             self.early.make()
             existed = self._existed
         self._emit("attached", existed)
@@ -524,7 +524,7 @@ class RemoteQueue(ConsumedRemoteQueue, RemoteObjectListener):
 
     def _push_when_attached(self, texts: list[str], *, single: bool) -> asyncio.Future[Any]:
         if self.attached and not self.early.waiting:
-            self.bus.check_loop()
+            self.bus._check_loop()
             return self._pushes.add(texts, single=single)
         return self.early.add("push to", lambda: self._pushes.add(texts, single=single))
 

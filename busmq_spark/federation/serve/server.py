@@ -383,7 +383,7 @@ class FederationServer:
 
         async def end() -> None:
             try:
-                ended = await self._bus.end_revoked_event_rows(
+                ended = await self._bus._end_revoked_event_rows(
                     lambda owner, *row: (
                         owner.partition("~")[0] not in gone
                         and keyring.may_keep_event_row(owner, *row)

@@ -285,7 +285,7 @@ class ServedQueue(ServedObject):
 
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""
-        await self._queue.ack_taken(call.expect_number(0, "id", -1))
+        await self._queue._ack_taken(call.expect_number(0, "id", -1))
 
     # -- asking ------------------------------------------------------------------------------------
 
