@@ -52,7 +52,7 @@ class DeadLetter:
     """Name of the federation link over which a query read the queue."""
 
 
-def make_dead_letter(  # what the letter says
+def make_dead_letter(  # the fields of a letter
     queue: str,
     group: str,
     delivery: LeasedMessage,

@@ -153,7 +153,7 @@ class GroupState:
         return not (self.in_flight or self.waiting or self.unread)
 
 
-def lease(  # noqa: PLR0913  # what a call says
+def lease(  # noqa: PLR0913  # the fields of a call
     keys: QueueKeys,
     name: str,
     token: str,

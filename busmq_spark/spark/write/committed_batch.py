@@ -1,5 +1,6 @@
-"""The note of the last batch that a sink has appended, in the checkpoint of its query: what a Redis
-that is older than the checkpoint is noticed by. The rules are in writing/sink_rollback.py.
+"""The note of the last batch that a sink has appended, in the checkpoint of its query. By this note
+the sink notices a Redis that is older than the checkpoint; the rules are in
+writing/sink_rollback.py.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def _warn_once(about: str, text: str, *values: object) -> None:
 
 
 class CommittedBatchNote:
-    """The note of one sink in a checkpoint. ``folder``: the checkpoint on this machine; None: it is
-    not known or elsewhere, so nothing is noted.
+    """The note of one sink in a checkpoint. ``folder`` is the checkpoint on this machine. Nothing is
+    noted without it: the checkpoint is elsewhere, or not known.
     """
 
     def __init__(self, folder: Path | None, sink: str) -> None:
