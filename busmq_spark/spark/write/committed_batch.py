@@ -34,8 +34,8 @@ def _warn_once(about: str, text: str, *values: object) -> None:
 
 
 class CommittedBatchNote:
-    """The note of one sink in a checkpoint. ``folder`` is the checkpoint on this machine. Nothing is
-    noted without it: the checkpoint is elsewhere, or not known.
+    """The note of one sink in a checkpoint. ``folder`` is the checkpoint on this machine.
+    Nothing is noted without it: the checkpoint is elsewhere, or not known.
     """
 
     def __init__(self, folder: Path | None, sink: str) -> None:

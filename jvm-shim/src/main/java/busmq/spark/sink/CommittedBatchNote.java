@@ -27,9 +27,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The note of the last batch that a sink has appended, in the checkpoint of its query: what a Redis
- * that is older than the checkpoint is noticed by. {@code writing/sink_rollback.py} has the rules
- * and the format.
+ * The note of the last batch that a sink has appended, in the checkpoint of its query. By this note
+ * the sink notices a Redis that is older than the checkpoint. {@code writing/sink_rollback.py} has
+ * the rules and the format.
  */
 record CommittedBatchNote(String checkpoint, String sink) {
     private static final Logger LOG = LoggerFactory.getLogger(CommittedBatchNote.class);
