@@ -1,10 +1,13 @@
 """``busmq exporter``: the queues, readers and servers of a bus as metrics for Prometheus.
 
-Each scrape asks Redis; nothing is kept between two scrapes but the findings of the doctor, which
-are made anew once a minute. Labels are bounded: ``most`` queues and ``most`` readers have series of
-their own, and the others are summed as ``other``.
+Each scrape asks Redis; nothing is kept between two scrapes but the findings of the doctor. A thread
+of its own makes them, at most once a minute: no scrape waits for its walk over all keys. Labels are
+bounded: ``most`` queues and ``most`` readers have series of their own, and the others are summed as
+``other``.
 """
 
+import logging
+import math
 import signal
 import threading
 import time
@@ -20,7 +23,10 @@ from busmq_spark.cli.options import JsonOption, parse_listen_address
 from busmq_spark.cli.output import CliOutput, escape_control_characters
 from busmq_spark.cli.queue_lookup import COMMAND_PATIENCE_S, need_redis
 from busmq_spark.cli.queue_overviews import ask_undamaged
+from busmq_spark.doctor.findings import Level, codes_of, count_by_code, unknown
+from busmq_spark.doctor.gather import MemoryLooks, examine
 from busmq_spark.errors import BusError
+from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.metrics import OTHER_LABEL, Metrics, series_text, serve_pages
 from busmq_spark.mirror.settings import matches
 from busmq_spark.options import RedisOptions
@@ -42,6 +48,7 @@ QUEUES_PER_STEP = 500
 DEFAULT_EXPORTER_PORT = 9464
 MAX_SERIES = 100_000
 DOCTOR_INTERVAL_S = 60.0
+log = logging.getLogger("busmq_spark")
 QUEUE, READER = ("queue",), ("queue", "reader", "kind")
 GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "busmq_queue_waiting_messages": (QUEUE, "Messages that some reader has still to acknowledge"),
@@ -123,6 +130,47 @@ class _Samples:
         )
 
 
+class _DoctorRounds:
+    """The findings of the doctor. Each round is a thread with links of its own; the findings of the
+    last round that ended stand meanwhile.
+    """
+
+    def __init__(self, redis: RedisOptions) -> None:
+        self._redis, self._looks = redis, MemoryLooks()
+        self._round: threading.Thread | None = None
+        self._began_at = -math.inf
+        self.counts: dict[tuple[str, Level], int] = {}
+
+    def begin_if_due(self) -> None:
+        """Begin a round, unless one runs or the last one began less than DOCTOR_INTERVAL_S ago."""
+        now = time.monotonic()
+        runs = self._round is not None and self._round.is_alive()
+        if runs or now - self._began_at < DOCTOR_INTERVAL_S:
+            return
+        self._began_at = now
+        self._round = threading.Thread(target=self._examine, name="busmq-doctor", daemon=True)
+        self._round.start()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for the end of the round that runs, if one does."""
+        if self._round is not None:
+            self._round.join(timeout_s)
+
+    def _examine(self) -> None:
+        try:
+            links = sync_links(redis_layout(self._redis), COMMAND_PATIENCE_S)
+            try:
+                found = examine(links, self._looks)
+            finally:
+                for link in links:
+                    link.close()
+        except Exception as error:  # no check was made, and that is a finding
+            log.error("the doctor failed: %s", error_text(error), exc_info=exc_info(error))
+            codes = [code for code in codes_of("redis", "bus") if code != "outbox"]
+            found = unknown(codes, "", error_text(error))
+        self.counts = count_by_code(found)
+
+
 class BusExporter:
     """The metrics of all queues that match. :meth:`text` makes them for one caller at a time."""
 
@@ -137,11 +185,11 @@ class BusExporter:
         self._links = sync_links(redis_layout(redis), COMMAND_PATIENCE_S)
         self._patterns, self._most, self._stuck_after_s = tuple(patterns), most, stuck_after_s
         self._lock = threading.Lock()
-        self._findings: dict[tuple[str, str], int] = {}
-        self._examined_at = -DOCTOR_INTERVAL_S
+        self._doctor = _DoctorRounds(redis)
 
     def close(self) -> None:
         """Close the connections."""
+        self._doctor.wait(COMMAND_PATIENCE_S)
         with self._lock:
             for link in self._links:
                 link.close()
@@ -161,6 +209,7 @@ class BusExporter:
         samples, began = _Samples(), time.monotonic()
         with self._lock:
             self._collect(samples)
+            self._doctor.begin_if_due()
         samples.add("busmq_exporter_scrape_seconds", time.monotonic() - began)
         return samples.text()
 
@@ -226,7 +275,7 @@ class BusExporter:
                 samples.keep(max, name, committed_s, *at)
 
     def _read_findings(self, samples: _Samples) -> None:
-        for (code, level), number in self._findings.items():
+        for (code, level), number in self._doctor.counts.items():
             samples.add("busmq_doctor_findings", number, code, level)
 
 

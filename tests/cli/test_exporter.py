@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import busmq_spark
+from busmq_spark.cli import exporter
 from busmq_spark.cli.exporter import BusExporter
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.metrics import Metrics
@@ -197,3 +199,69 @@ def test_serve_shows_no_queues_to_other_machines(busmq: Busmq, tmp_path: object)
     done = busmq("serve", "--listen", "0.0.0.0:0", "--export-queues", "--secrets", str(file))
     assert done.code == 2
     assert "--metrics-secret" in done.err
+
+
+def test_the_findings_of_the_doctor_are_those_of_its_last_round(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with exporting(redis_url) as source:
+        assert scraped(source)["busmq_doctor_findings"] == {}
+        source._doctor.wait()
+        found = scraped(source)["busmq_doctor_findings"]
+        assert found["redis-persistence", "warning"] == 1  # there is no append-only file
+        assert (found["redis-reach", "failure"], found["queue-damaged", "failure"]) == (0, 0)
+        source._links[0].execute(command("HSET", "bus:queue:broken:metadata", "ttl", "60"))
+        source._links[0].execute(command("HSET", "bus:queue:broken:msgid", "no", "number"))
+        source._doctor.wait()
+        assert scraped(source)["busmq_doctor_findings"] == found  # not again for a minute
+        monkeypatch.setattr(exporter, "DOCTOR_INTERVAL_S", 0.0)
+        scraped(source)
+        source._doctor.wait()
+        found = scraped(source)["busmq_doctor_findings"]
+        assert found["queue-damaged", "failure"] == 1
+
+
+def test_a_scrape_does_not_wait_for_the_doctor(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, rounds = threading.Event(), list[object]()
+
+    def examine_slowly(*facts: object) -> list[object]:
+        rounds.append(facts)
+        assert may_end.wait(60)
+        return []
+
+    monkeypatch.setattr(exporter, "examine", examine_slowly)
+    monkeypatch.setattr(exporter, "DOCTOR_INTERVAL_S", 0.0)
+    with exporting(redis_url) as source:
+        for _ in range(3):
+            assert list(scraped(source)["busmq_redis_up"].values()) == [1]
+        may_end.set()
+        source._doctor.wait()
+        assert len(rounds) == 1
+
+
+def test_a_doctor_that_fails_is_a_finding(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("an odd reply")
+
+    with exporting(redis_url) as source:
+        with monkeypatch.context() as patch:
+            patch.setattr(exporter, "examine", fail)
+            patch.setattr(exporter, "DOCTOR_INTERVAL_S", 0.0)
+            scraped(source)
+            source._doctor.wait()
+        found = scraped(source)["busmq_doctor_findings"]
+    assert found["redis-reach", "unknown"] == found["queue-damaged", "unknown"] == 1
+    assert found["redis-reach", "failure"] == 0
+
+
+def test_a_redis_that_is_away_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "DOCTOR_INTERVAL_S", 0.0)
+    with EmbeddedRedis() as server, exporting(server.url) as source:
+        server.stop()
+        scraped(source)
+        source._doctor.wait()
+        found = scraped(source)["busmq_doctor_findings"]
+        assert found["redis-reach", "failure"] == 1
+        assert found["queue-damaged", "unknown"] == 1
