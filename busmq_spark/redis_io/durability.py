@@ -67,7 +67,7 @@ from busmq_spark.redis_io.link_rules import (
     step_result,
     wait_for_retry,
 )
-from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, SentinelMaster
+from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, ReplicaList, SentinelMaster
 from busmq_spark.redis_io.resp_codec import calls_of, first_error
 from busmq_spark.redis_io.retry import LinkRetry
 from busmq_spark.redis_io.slots import NodeAddress, key_of
@@ -117,8 +117,8 @@ class ReplicaSite:
     in_cluster: bool = False
     connection: Any = None
     replid: str = ""
-    electable: int | None = None
-    """How many replicas can be elected; None where no list says so."""
+    electable: frozenset[tuple[str, int]] | None = None
+    """The addresses of the replicas that can be elected; None where no list says so."""
     others: frozenset[tuple[str, int]] = frozenset()
     """The replicas that cannot be elected."""
     listed_at: float = 0.0
@@ -130,18 +130,20 @@ class ReplicaSite:
         """Return how many replicas there are, connected or not."""
         if self.electable is None:
             return self.most_connected
-        return self.electable + len(self.others)
+        return len(self.electable | self.others)
 
     def required(self, durability: Durability, info: ReplicationInfo) -> int:
-        """Return how many replicas must confirm. WAIT counts those that cannot be elected, too, so
-        with ``all`` each connected one of them must confirm in addition.
+        """Return how many replicas must confirm. WAIT counts each connected replica, also one that
+        cannot be elected or that is in no list. So with ``all`` each of them must confirm in
+        addition. A replica that the two lists name differently counts twice, never less than once.
         """
         if not durability.on_replicas:
             return 0
         if durability.replicas is not None:
             return durability.replicas
-        electable = self.most_connected if self.electable is None else self.electable
-        return max(1, electable + len(info.replicas & self.others), len(info.replicas))
+        if self.electable is None:
+            return max(1, self.most_connected, len(info.replicas))
+        return max(1, len(self.electable | info.replicas))
 
 
 @dataclass(slots=True)
@@ -392,7 +394,9 @@ def _raise_no_disk(error: Exception, durability: Durability, endpoint: RedisEndp
 
 def _check_replicas(site: ReplicaSite, durability: Durability, endpoint: RedisEndpoint) -> None:
     wanted = durability.replicas or 1
-    found = site.listed if durability.replicas or site.electable is None else site.electable
+    found = site.listed
+    if durability.replicas is None and site.electable is not None:
+        found = len(site.electable)
     if found < wanted:
         raise TooFewReplicas(
             url=endpoint.masked_url,
@@ -469,24 +473,22 @@ def _fence_call(call: RedisCall) -> RedisCall:
     return command("SET", f"{name}:fence", "", "PX", _FENCE_TTL_MS)
 
 
-def parse_cluster_nodes(text: str) -> tuple[int, frozenset[tuple[str, int]]]:
-    """Return how many replicas of the asked node can be elected, and the addresses of the others.
+def parse_cluster_nodes(text: str) -> ReplicaList:
+    """Return the addresses of the replicas of the asked node: those that can be elected, and the
+    others.
 
     CLUSTER NODES lists failed nodes, too, which may come back and be elected, and it says which may
     not (``nofailover``). CLUSTER SLOTS and CLUSTER SHARDS do not say so.
     """
     rows = [line.split() for line in text.splitlines() if line]
     own = next((row[0] for row in rows if "myself" in row[2].split(",")), "")
-    electable, others = 0, set()
+    electable: set[tuple[str, int]] = set()
+    others: set[tuple[str, int]] = set()
     for row in rows:
-        if row[3] != own:
-            continue
-        if "nofailover" in row[2].split(","):
+        if row[3] == own:
             host, _, port = row[1].partition("@")[0].partition(",")[0].rpartition(":")
-            others.add((host, int(port)))
-        else:
-            electable += 1
-    return electable, frozenset(others)
+            (others if "nofailover" in row[2].split(",") else electable).add((host, int(port)))
+    return frozenset(electable), frozenset(others)
 
 
 class DurableSyncLink:

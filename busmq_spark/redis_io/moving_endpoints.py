@@ -54,8 +54,8 @@ class Question(NamedTuple):
 LookUp: TypeAlias = Generator[Question, Any, T]
 
 
-ReplicaList: TypeAlias = tuple[int, frozenset[NodeAddress]]
-"""How many replicas can be elected, and the addresses of the others."""
+ReplicaList: TypeAlias = tuple[frozenset[NodeAddress], frozenset[NodeAddress]]
+"""The addresses of the replicas that can be elected, and of the others."""
 
 
 def _ask(question: Question) -> Any:
@@ -138,7 +138,7 @@ class SentinelMaster:
                 (electable if int(facts[b"slave-priority"]) else others).add(address)
         if len(problems) == len(self.sentinels):
             raise self._unreachable_error(problems)
-        return len(electable), frozenset(others - electable)
+        return frozenset(electable), frozenset(others - electable)
 
     def _find_master(self) -> LookUp[RedisServerAddress]:
         request = pack_words(("SENTINEL", "get-master-addr-by-name", self.name))

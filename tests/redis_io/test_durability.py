@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.embedded.layouts import EmbeddedCluster
 from busmq_spark.embedded.server import EmbeddedRedis
 from busmq_spark.errors import ConfigError, NotReplicated, ReadOnly, TooFewReplicas
 from busmq_spark.options import Durability, RedisOptions
@@ -204,4 +205,30 @@ def test_replicas_of_a_node_are_those_that_can_be_elected() -> None:
         "a4 127.0.0.1:5@15,host slave,nofailover a1 0 0 1 connected\n"
         "b2 127.0.0.1:6@16 slave b1 0 0 2 connected\n"
     )
-    assert parse_cluster_nodes(text) == (2, frozenset({("127.0.0.1", 5)}))
+    assert parse_cluster_nodes(text) == (
+        {("127.0.0.1", 3), ("127.0.0.1", 4)},
+        {("127.0.0.1", 5)},
+    )
+
+
+def test_another_replica_does_not_confirm_for_one_that_can_be_elected() -> None:
+    """The master has as many confirmations as listed replicas, from a server in no list."""
+    settings = {"repl-diskless-sync-delay": "0"}
+    with EmbeddedCluster(1, 1, settings=settings) as cluster:
+        [master], [listed] = cluster.masters, cluster.replicas
+        to = ("127.0.0.1", master.port)
+        with EmbeddedRedis(replica_of=to, settings=settings) as unlisted:
+            wait_until(lambda: "master_link_status:up" in info(unlisted))
+            options = RedisOptions(url=",".join(cluster.urls), layout="cluster")
+            [link] = sync_links(redis_layout(options))
+            try:
+                durably = DurableSyncLink(link, Durability("replicated", None, LONG))
+                assert durably.execute(command("INCR", "n"), "n") == 1
+                listed.kill()
+                wait_until(lambda: f"port={listed.port}" not in info(master))
+                short = DurableSyncLink(link, Durability("replicated", None, SOON))
+                with pytest.raises(NotReplicated) as caught:
+                    short.execute(command("INCR", "n"), "n")
+            finally:
+                link.close()
+    assert (caught.value.details["asked"], caught.value.details["received"]) == (2, 1)
