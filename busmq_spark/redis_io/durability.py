@@ -34,6 +34,7 @@ from busmq_spark.errors import (
     LinkLost,
     NotReplicated,
     ReadOnly,
+    ServerFull,
     ServerRefused,
     TooFewReplicas,
 )
@@ -48,7 +49,13 @@ from busmq_spark.queue.command_generators import (
     run_sync,
 )
 from busmq_spark.redis_io.async_link import AsyncClusterLink, AsyncLink
-from busmq_spark.redis_io.cluster_rules import ClusterPipeline, KnownSlots, NodeBatch
+from busmq_spark.redis_io.cluster_rules import (
+    ASKING_COMMAND,
+    ClusterPipeline,
+    KnownSlots,
+    NodeBatch,
+    redirection,
+)
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import NoServerReachable, RedisEndpoint
 from busmq_spark.redis_io.link_rules import (
@@ -70,7 +77,7 @@ from busmq_spark.redis_io.link_rules import (
 from busmq_spark.redis_io.moving_endpoints import ClusterSeeds, ReplicaList, SentinelMaster
 from busmq_spark.redis_io.resp_codec import calls_of, first_error
 from busmq_spark.redis_io.retry import LinkRetry
-from busmq_spark.redis_io.slots import NodeAddress, key_of
+from busmq_spark.redis_io.slots import NodeAddress, key_of, slot_of_key
 from busmq_spark.redis_io.sync_link import SyncClusterLink, SyncLink
 from busmq_spark.redis_io.translate import translate_redis_error
 
@@ -259,10 +266,12 @@ def _take_result(
     pipeline: ClusterPipeline, batch: NodeBatch, result: FlushResult, durability: Durability
 ) -> None:
     """Note the result of the calls to one node."""
-    problem = _problem_of(result, batch.wire, durability)
+    replies = result.replies
+    own = replace(result, replies=replies and [replies[at] for at in batch.at])
+    problem = _problem_of(own, [batch.wire[at] for at in batch.at], durability)
     if problem is None:
-        assert result.replies is not None
-        pipeline.add_replies(batch, result.replies)
+        assert replies is not None
+        pipeline.add_replies(batch, replies)
     elif not isinstance(problem, LinkLost):
         raise problem
     else:
@@ -272,9 +281,11 @@ def _take_result(
 def _problem_of(
     result: FlushResult, calls: Sequence[RedisCall], durability: Durability
 ) -> BusError | None:
-    """Return why the calls must run again; None if they need not. Raises the error if they may
-    not.
+    """Return why the calls must run again; None if they need not, or if their own replies say why.
+    Raises the error if they may not.
     """
+    if result.replies is not None and not any(map(_executed, result.replies)):
+        return None  # the others of the flush were executed, and are not confirmed
     if result.error is not None:
         if result.replies is not None and not is_idempotent(calls):
             raise Unconfirmed(**result.error.details, replies=result.replies)
@@ -313,10 +324,15 @@ def flush_calls(
             yield from _survey(connection, site, durability, endpoint, clock)
         result.sent = True
         replies = yield Ask(connection, calls)
-        if first_error(replies) is not None:
+        # Sent again without its ASKING, a script would be refused once more.
+        if first_error(replies) is not None and ASKING_COMMAND not in calls:
             yield from ask_with_scripts(connection, calls, replies)
         result.replies = replies
-        done = [call for call, reply in zip(calls, replies, strict=True) if _executed(reply)]
+        done = [
+            call
+            for call, reply in zip(calls, replies, strict=True)
+            if _executed(reply) and call is not ASKING_COMMAND
+        ]
         if done:
             confirmation = _Confirmation(connection, site, durability, endpoint, clock, most_ms)
             yield from confirmation.wait(done, result)
@@ -428,6 +444,9 @@ class _Confirmation:
             left_ms = max(1, round((until - self.clock()) * 1000))
             wait = self._wait_call(required, min(left_ms, self.most_ms))
             replies = yield Ask(self.connection, [*fence, wait, _INFO_CALL])
+            if fence and (again := (yield from self._fence_instead(fence, replies[0]))):
+                fence = again
+                continue
             info = ReplicationInfo.parse(replies[-1]) if _executed(replies[-1]) else _NO_REPLICAS
             result.error = self._reason_to_distrust(replies, info)
             if result.error is not None:
@@ -444,6 +463,19 @@ class _Confirmation:
             if not result.short or self.clock() >= until:
                 return
             fence = []
+
+    def _fence_instead(self, fence: Sequence[RedisCall], reply: Any) -> Rule:
+        """Return the fence to write after this reply to one: another, or none."""
+        if fence[0].words[0] == "EVAL" or _executed(reply):
+            return []
+        key = key_of(fence[0])
+        if isinstance(translate_redis_error(reply, self.endpoint), ServerFull):
+            return [command("EVAL", _FENCE_WITHOUT_MEMORY, 1, key, _FENCE_TTL_MS)]
+        if not self.site.in_cluster or redirection(reply, "") is None:
+            return []
+        [nodes] = yield Ask(self.connection, [_NODES_CALL])
+        name = settled_key(nodes.decode()) if _executed(nodes) else None
+        return [] if name is None or name == key else [_fence_call(command("SET", name))]
 
     def _wait_call(self, required: int, most_ms: int) -> RedisCall:
         if self.durability.on_disk:
@@ -464,6 +496,25 @@ class _Confirmation:
 
 
 _NO_REPLICAS = ReplicationInfo("", frozenset())
+
+
+_FENCE_WITHOUT_MEMORY = (
+    "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], '', 'PX', ARGV[1])"
+)
+"""A Redis that is out of memory refuses SET, but no script in which another write came first."""
+
+
+def settled_key(nodes: str) -> str | None:
+    """Return a key in a slot that the asked node has, and that does not move; None if there is
+    none. ``nodes``: the reply to CLUSTER NODES.
+    """
+    own = next((row for row in map(str.split, nodes.splitlines()) if "myself" in row[2]), [])
+    # "[93-<-id]" and "[77->-id]" are slots on their way
+    ranges = [text.partition("-") for text in own[8:] if not text.startswith("[")]
+    slots = {slot for a, _, b in ranges for slot in range(int(a), int(b or a) + 1)}
+    slots -= {int(text[1:].partition("-")[0]) for text in own[8:] if text.startswith("[")}
+    names = (f"bus:{{{number}}}" for number in range(100_000))
+    return next((name for name in names if slots and slot_of_key(name) in slots), None)
 
 
 def _fence_call(call: RedisCall) -> RedisCall:

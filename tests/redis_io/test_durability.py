@@ -22,8 +22,11 @@ from busmq_spark.redis_io.durability import (
     DurableSyncLink,
     Unconfirmed,
     parse_cluster_nodes,
+    settled_key,
 )
 from busmq_spark.redis_io.layout import redis_layout, sync_links
+from busmq_spark.redis_io.slots import slot_of_key
+from tests.moves import Move
 from tests.replicated import LONG, SOON, Pair, count, info, running_pair
 from tests.support import wait_until
 
@@ -194,6 +197,98 @@ def test_each_task_gets_the_error_of_its_own_call(pair: Pair, orders: QueueKeys)
     wrong, *short = asyncio.run(run())
     assert "not an integer" in str(wrong)
     assert [type(each) for each in short] == [NotReplicated, NotReplicated]
+
+
+def test_a_refused_call_gets_its_own_error_whatever_the_flush(
+    pair: Pair, orders: QueueKeys
+) -> None:
+    """Its flush has other calls, which no replica has."""
+    endpoint = redis_layout(RedisOptions(url=pair.master.url)).endpoints[0]
+
+    async def run() -> list[Any]:
+        link = DurableAsyncLink(endpoint, Durability("replicated", 1, SOON))
+        try:
+            await link.execute(command("SET", "text", "no number"))
+            pair.between.hush()
+            # The first call goes alone; the others share the flush after it.
+            tasks = [
+                link.execute(command("INCR", key, idempotent=False)) for key in ("n", "text", "m")
+            ]
+            return await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await link.close()
+
+    first, wrong, short = asyncio.run(run())
+    assert "not an integer" in str(wrong)
+    assert [type(first), type(short)] == [NotReplicated, NotReplicated]
+
+
+def test_a_full_server_confirms_what_it_has(pair: Pair, orders: QueueKeys) -> None:
+    pair.link().execute(command("SET", "bus:step", "done"))
+    again = command("GET", "bus:step")
+    pair.between.hush()
+    pair.master.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(NotReplicated):
+            durable(pair, "replicated", 1, SOON).execute(again, "orders")
+        pair.heal()
+        assert durable(pair, "replicated", 1, LONG).execute(again, "orders") == b"done"
+        assert pair.replica.command("GET", "bus:step") == "done"
+    finally:
+        pair.master.command("CONFIG", "SET", "maxmemory", "0")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(2, 1, settings={"repl-diskless-sync-delay": "0"}) as group:
+        yield group
+
+
+def cluster_link(group: EmbeddedCluster) -> Any:
+    options = RedisOptions(url=",".join(group.urls), layout="cluster")
+    [link] = sync_links(redis_layout(options))
+    return link
+
+
+def test_a_slot_on_the_move_is_confirmed_by_another(cluster: EmbeddedCluster) -> None:
+    """The key of a fence that is not there yet would be refused with ASK."""
+    link = cluster_link(cluster)
+    link.execute(command("SET", "{moving}:step", "done"))
+    Move(cluster, "{moving}").begin()
+    again = command("GET", "{moving}:step")
+    assert DurableSyncLink(link, Durability("replicated", 1, LONG)).execute(again, "q") == b"done"
+    link.close()
+
+
+@pytest.mark.parametrize("timeout_ms", [LONG, SOON])
+def test_a_push_to_a_slot_that_is_imported(cluster: EmbeddedCluster, timeout_ms: int) -> None:
+    link, source = cluster_link(cluster), cluster.owner("bus:fence")
+    names = (f"list {timeout_ms} {n}" for n in range(100))
+    name = next(name for name in names if cluster.owner(name) is source)
+    move = Move(cluster, name)
+    move.begin()
+    [replica] = [
+        node for node in cluster.replicas if f"master_port:{move.target.port}" in info(node)
+    ]
+    if timeout_ms == SOON:
+        replica.pause()
+    durably = DurableSyncLink(link, Durability("replicated", 1, timeout_ms))
+    try:
+        found = [durably.execute(command("RPUSH", name, "x", idempotent=False), "orders")]
+    except NotReplicated as error:
+        found = list(error.replies)
+    finally:
+        replica.resume()
+        link.close()
+    assert found == [1]
+
+
+def test_the_key_of_a_fence_is_in_a_slot_that_stays() -> None:
+    text = "a1 127.0.0.1:1@11 myself,master - 0 0 1 connected 0-2 4 [1->-b1] [9-<-b1]\n"
+    name = settled_key(text)
+    assert name is not None
+    assert slot_of_key(name) in {0, 2, 4}
+    assert settled_key("a1 127.0.0.1:1@11 myself,master - 0 0 1 connected 1 [1->-b1]") is None
 
 
 def test_replicas_of_a_node_are_those_that_can_be_elected() -> None:
