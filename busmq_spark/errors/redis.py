@@ -101,7 +101,8 @@ class TooFewReplicas(BusError):
 
 class NotReplicated(BusError):
     """Too few servers have confirmed writes in time; the master has them. ``details``: queue,
-    first, last (ids; 0 where the writes are no pushes), asked, received, left.
+    first, last (ids; 0 where the writes are no pushes), asked, received, left. ``reason``, where
+    there is one, says what came between the writes and the confirmation.
     """
 
     code = "BUSMQ_NOT_REPLICATED"
@@ -120,12 +121,19 @@ class NotReplicated(BusError):
     def __init__(self, **details: Any) -> None:
         first, last, left = (details[name] for name in ("first", "last", "left"))
         what, then = "its writes", "The master has them. Repeat the call when the replicas keep up"
+        unsent = f", and the last {left} messages were not sent" if left else ""
         if first:
             what = f"ids {first} to {last}"
-            unsent = f", and the last {left} messages were not sent" if left else ""
             then = (
                 f"These messages are stored on the master{unsent}. A repeat would double them; to"
                 " wait again, and to check that they are still there, call await"
+                f" queue.confirm({first}, {last})"
+            )
+        if reason := details.get("reason"):
+            then = (
+                f"The connection broke after the reply of the master, and then: {reason}. It is"
+                f" unknown whether {what} are still stored{unsent}. A repeat may double"
+                " them; to find out, and to wait again, call await"
                 f" queue.confirm({first}, {last})"
             )
         servers = "disks" if "disk" in details["durability"] else "replicas"

@@ -24,6 +24,7 @@ from busmq_spark.errors import (
 )
 from busmq_spark.queue.keys import QueueKeys
 from tests.replicated import LONG, SOON, Pair, count, running_pair
+from tests.support import wait_until
 
 pytestmark = pytest.mark.redis
 KEYS = QueueKeys("orders", False)
@@ -146,6 +147,30 @@ async def test_a_push_is_confirmed_by_its_mark_after_a_failover(pair: Pair) -> N
         await asyncio.to_thread(pair.fail_over_and_back)
         assert await orders.push("second") == 2
         assert (count(pair.master, "orders"), count(pair.replica, "orders")) == (2, 2)
+
+
+async def test_a_push_whose_second_look_fails_is_named(pair: Pair) -> None:
+    """It was executed: an error that says otherwise would make its caller repeat it."""
+    async with durable_bus(pair) as bus, bus.queue("orders") as orders:
+        await orders.push("first")
+        pair.between.hush()
+        pushing = asyncio.ensure_future(orders.push("second"))
+        await asyncio.to_thread(
+            wait_until,
+            lambda: "blocked_clients:1" in str(pair.master.command("INFO", "clients")),
+        )
+        pair.master.command("ACL", "SETUSER", "default", "-info")
+        try:
+            pair.between.cut()
+            with pytest.raises(NotReplicated, match="BUSMQ_UNAUTHORIZED") as caught:
+                await pushing
+        finally:
+            pair.master.command("ACL", "SETUSER", "default", "+@all")
+        details = caught.value.details
+        assert (details["first"], details["last"], details["left"]) == (2, 2, 0)
+        pair.heal()
+        await orders.confirm(2, 2)
+        assert count(pair.replica, "orders") == 2
 
 
 async def test_a_full_queue_is_full_whatever_the_durability(pair: Pair) -> None:

@@ -19,7 +19,7 @@ from collections import Counter
 from busmq_spark import Bus
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
-from busmq_spark.errors import BusError
+from busmq_spark.errors import BusError, TooFewReplicas
 
 QUEUES, AFTER_FAULT, ROUND_S = 6, 20, 180.0
 FAULTS = ("kill", "kill-twice", "switch", "stop-replicas", "stop-master", "empty-replica")
@@ -89,6 +89,8 @@ class Producer:
             try:
                 ids = await self.queue.push_many(values)
             except BusError as error:
+                if isinstance(error, TooFewReplicas):
+                    self.pushed -= len(values)  # it says that none was pushed: the same once more
                 self.errors[error.code], self.last_error = self.errors[error.code] + 1, str(error)
                 await asyncio.sleep(0.05)
                 continue
@@ -99,8 +101,8 @@ class Producer:
         found = [m async for m in self.queue.consume(remove=False, max=await self.queue.count())]
         there = {message.id: message.text for message in found}
         lost = [id for id, value in self.confirmed.items() if there.get(id) != value]
-        twice = len(found) - len(there)
-        text = f"{self.queue.name}: {len(lost)} confirmed lost, {twice} ids twice"
+        twice = len(found) - min(len(there), len({message.text for message in found}))
+        text = f"{self.queue.name}: {len(lost)} confirmed lost, {twice} ids or values twice"
         return [text] if lost or twice else []
 
 

@@ -294,11 +294,32 @@ class LocalQueue(BaseQueue):
             if not stored:
                 return first, 0
             found = {first + at: (self._born, fingerprint(values[at])) for at in range(stored)}
-            if isinstance(error, Unconfirmed):
-                await self._confirm(found)
-                return first, stored
             self._remember_unconfirmed(found)
+            if isinstance(error, Unconfirmed):
+                await self._confirm_pushed(found)
+                return first, stored
             raise error.about(queue=self.name, first=first, last=first + stored - 1) from None
+
+    async def _confirm_pushed(self, found: Mapping[int, tuple[str, str]]) -> None:
+        """Confirm messages of a push. An error of the second step is none of the push, which was
+        executed: its caller must not repeat it.
+        """
+        try:
+            await self._confirm(found)
+        except (NotReplicated, UnconfirmedLost):
+            raise
+        except BusError as error:
+            raise NotReplicated(
+                queue=self.name,
+                first=min(found),
+                last=max(found),
+                left=0,
+                asked=self.durability.replicas or 1,
+                received=0,
+                timeout_ms=self.durability.timeout_ms,
+                durability=self.durability.level,
+                reason=str(error),
+            ) from None
 
     async def _confirm(self, found: Mapping[int, tuple[str, str]]) -> None:
         first, last = min(found), max(found)
