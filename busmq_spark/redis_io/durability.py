@@ -468,7 +468,7 @@ class _Confirmation:
         """Return the fence to write after this reply to one: another, or none."""
         if fence[0].words[0] == "EVAL" or _executed(reply):
             return []
-        key = key_of(fence[0])
+        key = key_of(fence[0]) or ""
         if isinstance(translate_redis_error(reply, self.endpoint), ServerFull):
             return [command("EVAL", _FENCE_WITHOUT_MEMORY, 1, key, _FENCE_TTL_MS)]
         if not self.site.in_cluster or redirection(reply, "") is None:
