@@ -39,6 +39,12 @@ class JsonLogHandler(logging.Handler):
         """Called by logging."""
         if record.name.partition(".")[0] != "busmq_spark":
             return
+        try:
+            self._write(record)
+        except Exception:  # noqa: BLE001  # as logging's own handlers do: the caller only logs
+            self.handleError(record)
+
+    def _write(self, record: logging.LogRecord) -> None:
         cause = record.exc_info[1] if record.exc_info else None
         text = f"{record.getMessage()}{f': {error_text(cause)}' if cause else ''}"
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

@@ -268,9 +268,15 @@ class CliWarningHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by logging."""
+        try:
+            self._write(record)
+        except Exception:  # noqa: BLE001  # as logging's own handlers do: the caller only logs
+            self.handleError(record)
+
+    def _write(self, record: logging.LogRecord) -> None:
         if record.name == AUDIT_LOG.name:
             self._out.note(f"audit: {record.getMessage()}")
-        elif record.name.partition(".")[0] == "busmq_spark" and record.levelno >= logging.WARNING:
+        elif record.name.partition(".")[0] == "busmq_spark":
             cause = record.exc_info[1] if record.exc_info else None
             tell = self._out.warn if record.levelno >= logging.WARNING else self._out.note
             tell(f"{record.getMessage()}{f': {error_text(cause)}' if cause else ''}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from busmq_spark.cli.logs import fields_of
+from busmq_spark.cli.logs import JsonLogHandler, fields_of
+from busmq_spark.cli.output import CliOutput, CliWarningHandler
 from busmq_spark.errors import QueueMissing
 from tests.cli.conftest import Busmq
 from tests.federation.raw import Raw
@@ -50,6 +52,27 @@ def test_serve_logs_clients_and_reloads_as_json(redis_url: str, tmp_path: Path) 
     assert len(accepted["connection"]) == 32
     assert accepted["time"].endswith("+00:00")
     assert SECRET not in server.log.read_text()
+
+
+def test_serve_logs_clients_as_text_from_the_level_on(redis_url: str, tmp_path: Path) -> None:
+    async def come(port: int) -> None:
+        await (await Raw.open(port, "/bus", f"Authorization: Bearer {SECRET}")).close()
+
+    with Serving(redis_url, tmp_path, everything(SECRET), "--log-level", "info") as server:
+        asyncio.run(come(server.port))
+        wait_until(lambda: "has connected" in server.log.read_text(), PATIENCE_S, "a client")
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_log_that_cannot_be_written_breaks_nothing(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: object = False
+    with suppress(OSError), Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        handler = JsonLogHandler() if form == "json" else CliWarningHandler(CliOutput(False))
+        written = handler.handle(record("nothing"))
+    assert written
 
 
 def record(text: str, *values: object, **extra: object) -> logging.LogRecord:
