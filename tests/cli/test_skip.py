@@ -8,6 +8,7 @@ import pytest
 
 from busmq_spark import Bus
 from busmq_spark.queue.message import Range
+from busmq_spark.queue.queue import delete
 from busmq_spark.reading.skipping import MAX_SKIPPED_IDS, ranges_without
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
@@ -49,6 +50,36 @@ def test_a_group_passes_over_skipped_messages_at_any_place_and_acks_them(
     assert asyncio.run(read(3, 8)) == [2, 3, 7, 8]
     [group] = busmq("groups", queue, "--json").records
     assert (group["acked"], group["unread"]) == (9, 0)
+
+
+def test_a_skipped_id_is_read_in_a_later_life_of_its_queue(
+    busmq: Busmq, redis_url: str, fresh: Fresh
+) -> None:
+    queue = fresh()
+    assert busmq("push", queue, "a", "b", "c").code == 0
+    assert busmq("subscribe", queue, "billing").code == 0
+    assert busmq("skip", queue, "2", "--reader", "billing", "--yes").code == 0
+
+    async def read() -> list[int]:
+        found: list[int] = []
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            Bus(redis_url) as bus,
+            bus.queue(queue) as handle,
+            handle.group("billing") as group,
+        ):
+            async for batch in group.batches():
+                found += [each.id for each in batch]
+                await group.ack(batch)
+                if found == [1, 3]:
+                    await handle.run(delete(handle.keys))
+                    async with Bus(redis_url) as other, other.queue(queue) as anew:
+                        await anew.push_many(["d", "e", "f"])
+                if len(found) > 3:
+                    break
+        return found
+
+    assert asyncio.run(read()) == [1, 3, 1, 2, 3]
 
 
 def test_a_skip_that_cannot_be_is_refused_and_marks_nothing(

@@ -23,6 +23,7 @@ from busmq_spark.errors import (
 )
 from busmq_spark.queue import queue as core
 from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.reading.skipping import skip
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.engine import Engine, Row
 from tests.support import PATIENCE_S, wait_until
@@ -225,6 +226,23 @@ def test_with_fail_on_data_loss_false_a_query_goes_on_from_the_oldest_message_an
     assert (
         "created again" if harm is closed else cause
     ) in warning  # by the query itself, before it looks
+
+
+def test_a_skipped_id_is_read_in_a_later_life_of_its_queue(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
+    bus.fill(queue, 5)
+    assert bus.link.run(skip(QueueKeys(queue), "", 3))[0] == "ok"
+    options = {"subscribe": queue, "failOnDataLoss": "false", "idlePollMs": "1"}
+    query = engine({"redis.url": bus.url, **options})
+    assert [id for _, id, _ in query.step() or []] == [1, 2, 4, 5]
+    recreated_as_long(bus, queue)
+    found: list[int] = []
+    wait_until(
+        lambda: found.extend(id for batch in query.drain() for _, id, _ in batch) or 5 in found,
+        PATIENCE_S,
+    )
+    assert found == [1, 2, 3, 4, 5]
 
 
 def test_messages_that_go_between_planning_and_reading_fail_the_task(

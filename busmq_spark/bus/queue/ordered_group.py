@@ -220,6 +220,8 @@ class OrderedGroup(BaseGroup):
         if acked != self._acked or found.born != self._born:
             self._position, self._marks = acked, {}
         self._acked, self._born = acked, found.born
+        [skipped] = await self._run(skipped_ids([self.queue.keys], self.name))
+        self._skipped = frozenset(skipped)
 
     async def _acquire_or_keep_lease(self) -> bool:
         """Whether the group is ours now. If another holder had it, or the group was moved, reading
@@ -245,8 +247,6 @@ class OrderedGroup(BaseGroup):
             self._other = holder
             return False
         await self._register()
-        [skipped] = await self._run(skipped_ids([keys], self.name))
-        self._skipped = frozenset(skipped)
         self._renewed = began
         if self._renewing is None:
             self._renewing = self.queue.bus._spawn(

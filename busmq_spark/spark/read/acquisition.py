@@ -200,15 +200,17 @@ class StreamQueueAcquirer:
             self._push_listeners.listen(self.queues)
 
     def _find_skipped_ids(self, queues: Sequence[str]) -> None:
-        """Look for marks, which stay as they are while this reader holds the leases."""
+        """Look for marks, which stay as they are while this reader holds the leases, and end with
+        the life of their queue.
+        """
         redis = redis_store_of(self.store)
         own = [queue for queue in queues if not split_name(queue)[0]]
         if not (self._token and own and redis is not None):
             return
         found = redis.skipped_ids(own, self._options.subscription)
         for queue, ids in found.items():
+            self.skipped[queue] = ids
             if ids:
-                self.skipped[queue] = ids
                 log.warning(
                     "queue %r: this reader passes over ids %s, which busmq skip has marked",
                     queue,
@@ -511,6 +513,7 @@ class StreamQueueAcquirer:
             self.store.subscribe(
                 {queue: "earliest"}, self._options.subscription
             )  # positions of an ended life went with it
+        self._find_skipped_ids([queue])
         state = self.store.states({queue: -1}).get(queue)
         if state is None or not state.exists or state.floor == UNKNOWN_ID:
             return None

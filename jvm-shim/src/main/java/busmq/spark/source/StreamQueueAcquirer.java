@@ -154,9 +154,13 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
         return true;
     }
 
-    /** Look for marks, which stay as they are while this reader holds the leases. */
+    /**
+     * Look for marks, which stay as they are while this reader holds the leases, and end with the
+     * life of their queue.
+     */
     private void findSkippedIds(Collection<String> names) {
         if (!token.isEmpty()) {
+            skipped.keySet().removeAll(names);
             store.skippedIds(names, options.subscription()).forEach((queue, ids) -> {
                 skipped.put(queue, ids);
                 LOG.warn(
@@ -498,6 +502,7 @@ final class StreamQueueAcquirer implements PlannerIO, AutoCloseable {
             // The positions of the expired queue are gone.
             store.subscribe(Map.of(queue, OffsetBound.EARLIEST), options.subscription());
         }
+        findSkippedIds(List.of(queue));
         QueueState state = store.states(Map.of(queue, -1L)).get(queue);
         return state.exists()
                 ? new Position(
