@@ -128,8 +128,8 @@ def refuse_durability_over_federation(durability: Durability) -> None:
         raise ConfigError(
             reason=(
                 f"durability={durability.level} cannot be said over federation. Set it in the Bus"
-                " of the federation server, which then confirms before it answers, and use"
-                " durability=memory here"
+                " of the federation server, which then confirms pushes before it answers (not the"
+                " rows of Spark queries), and use durability=memory here"
             )
         )
 

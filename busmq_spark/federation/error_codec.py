@@ -29,6 +29,7 @@ ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
         errors.MessageRefused,
         errors.IdsReissued,
         errors.MessagesMissed,
+        errors.NotReplicated,
         errors.ProtocolError,
         errors.QueueBusy,
         errors.QueueDamaged,
@@ -47,6 +48,7 @@ ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
         errors.StaleRun,
         errors.StateError,
         errors.TopicMissing,
+        errors.UnconfirmedLost,
         errors.UnreadBacklog,
         errors.WireError,
     )

@@ -18,8 +18,10 @@ from busmq_spark.errors import BusError, ConfigError, FederationRefused
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.options import BusOptions
 from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
+from busmq_spark.queue.keys import QueueKeys
 from tests.bus.federated import SECRET
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET as BULK_SECRET
@@ -27,6 +29,7 @@ from tests.federation.bulk_site import Site, site
 from tests.federation.cutting import Cutter, cutter
 from tests.outbox.conftest import Place, drain, numbered
 from tests.outbox.running import numbers
+from tests.replicated import SOON, count, running_pair
 from tests.support import FACTOR, wait_until
 
 pytestmark = pytest.mark.redis
@@ -72,6 +75,30 @@ def test_messages_events_and_commands_go_through_a_server_of_ours(
         name.startswith(b"federated:")
         for name in here.run(queue, "HKEYS", here.keys(queue).senders)
     )
+
+
+@pytest.mark.fault
+def test_a_durable_server_of_ours_confirms_before_it_answers(path: Path) -> None:
+    """The outbox keeps on its disk what the replica of that server does not have."""
+    with running_pair() as pair:
+        options = BusOptions(
+            url=pair.master.url, durability="replicated", durability_timeout_s=SOON / 1000
+        )
+        with (
+            site(options) as there,
+            SyncOutbox(path, there.url, federate_secret=BULK_SECRET) as outbox,
+        ):
+            outbox.push("orders", "first")
+            drain(outbox)
+            messages = QueueKeys("orders", False).messages
+            pair.between.hush()
+            outbox.push("orders", "second")
+            wait_until(lambda: "second" in str(pair.master.command("LRANGE", messages, "0", "-1")))
+            wait_until(lambda: "BUSMQ_NOT_REPLICATED" in outbox.status().error)
+            assert outbox.status().outgoing == 1
+            pair.heal()
+            drain(outbox)
+            assert count(pair.replica, "orders") == 2
 
 
 @pytest.mark.fault

@@ -318,8 +318,8 @@ class LocalQueue(BaseQueue):
                 received=0,
                 timeout_ms=self.durability.timeout_ms,
                 durability=self.durability.level,
-                reason=str(error),
-            ) from None
+                reason=error.code,  # a peer of a federation server is shown it
+            ) from error
 
     async def _confirm(self, found: Mapping[int, tuple[str, str]]) -> None:
         first, last = min(found), max(found)

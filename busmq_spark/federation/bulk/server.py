@@ -57,7 +57,7 @@ from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.federation.send_stall_meter import unsent_bytes
 from busmq_spark.metrics import Metrics
-from busmq_spark.options import RedisOptions
+from busmq_spark.options import MEMORY, BusOptions, RedisOptions
 from busmq_spark.queue.message import Range
 from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.layout import RedisLayout, redis_layout
@@ -106,6 +106,7 @@ class FederationBulkServer:
         self.limits, metrics = limits or PeerLimits(), metrics or Metrics()
         self.counts = BulkServerCounters(metrics)
         self.layout: RedisLayout = redis_layout(options)
+        durability = options.durable if isinstance(options, BusOptions) else MEMORY
         self.pool, self.quotas = (
             StoreThreadPool(),
             quotas or PerSecretQuotas(self.limits, metrics, ()),
@@ -119,7 +120,7 @@ class FederationBulkServer:
         self.places, self.clients, self.stores = (
             QueueServerCache(),
             StoreExecutorByClient(),
-            BulkReadStorePool(self.layout, MAX_READS_IN_ALL),
+            BulkReadStorePool(self.layout, MAX_READS_IN_ALL, durability),
         )
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()

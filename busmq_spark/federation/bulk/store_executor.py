@@ -28,6 +28,7 @@ from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
 from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.options import MEMORY, Durability
 from busmq_spark.queue.message import Range
 from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.store.event_subscriptions import EventTableCache
@@ -225,8 +226,8 @@ class BulkReadStorePool:
     again.
     """
 
-    def __init__(self, layout: RedisLayout, most: int) -> None:
-        self._layout, self._most = layout, most
+    def __init__(self, layout: RedisLayout, most: int, durability: Durability = MEMORY) -> None:
+        self._layout, self._most, self._durability = layout, most, durability
         self._idle: list[RedisStore] = []
         self._event_tables = EventTableCache()
 
@@ -234,7 +235,7 @@ class BulkReadStorePool:
         """Return a free store, or a new one. All share one table of subscriptions to events."""
         if self._idle:
             return self._idle.pop()
-        made = RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES)
+        made = RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES, self._durability)
         made.event_tables = self._event_tables
         return made
 
