@@ -604,6 +604,7 @@ class _Gathering:
     site: ReplicaSite
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: list[_Entry] = field(default_factory=list)
+    flush: asyncio.Task[None] | None = None
 
 
 class DurableAsyncLink:
@@ -633,7 +634,8 @@ class DurableAsyncLink:
         """Return the reply to a step, or the list of replies, once enough servers have its effects.
 
         The step is one call, or idempotent calls. Raises NotReplicated or Unconfirmed, with the
-        replies. A task that is cancelled leaves the step in doubt.
+        replies. A task that is cancelled leaves the step in doubt; other tasks of its flush notice
+        nothing.
         """
         known = self._link.slots if isinstance(self._link, AsyncClusterLink) else None
         rule = run_durable_step(step, self._durability, self.endpoint, known, None, time.monotonic)
@@ -641,6 +643,10 @@ class DurableAsyncLink:
 
     async def close(self) -> None:
         """Close the connections. A later step opens new ones."""
+        flushes = [each.flush for each in self._gatherings.values() if each.flush is not None]
+        for flush in flushes:
+            flush.cancel()
+        await asyncio.gather(*flushes, return_exceptions=True)
         await self._link.close()
 
     async def _perform(self, action: Action | list[Flush]) -> Any:
@@ -655,10 +661,23 @@ class DurableAsyncLink:
             gathering = self._gatherings[node] = _Gathering(ReplicaSite(node is not None))
         entry = _Entry(calls)
         gathering.waiting.append(entry)
-        async with gathering.lock:
-            if entry.result is None:
-                entries, gathering.waiting = gathering.waiting, []
-                await self._run_flush(node, gathering.site, entries)
+        try:
+            await gathering.lock.acquire()
+        except asyncio.CancelledError:
+            gathering.waiting = [each for each in gathering.waiting if each is not entry]
+            raise
+        if entry.result is not None:
+            gathering.lock.release()
+            return entry.result
+        entries, gathering.waiting = gathering.waiting, []
+        # A task of its own: the flush is also that of others, which are not cancelled with us.
+        gathering.flush = flush = asyncio.create_task(
+            self._run_flush(node, gathering.site, entries), name="a flush of durable calls"
+        )
+        flush.add_done_callback(lambda _: gathering.lock.release())
+        await asyncio.wait([flush])
+        if not flush.cancelled():
+            flush.result()
         assert entry.result is not None
         return entry.result
 
@@ -673,8 +692,10 @@ class DurableAsyncLink:
         rule = flush_calls(
             calls, site, self._durability, link.endpoint, time.monotonic, self._most_ms
         )
-        # Until it has ended: the task was cancelled.
-        found = FlushResult(error=LinkLost(url=link.endpoint.masked_url, reason="it was cancelled"))
+        # Until it has ended: the link was closed.
+        found = FlushResult(
+            error=LinkLost(url=link.endpoint.masked_url, reason="this link was closed")
+        )
         try:
             found = await run_async(rule, link.perform, THROWN)
         finally:

@@ -223,6 +223,42 @@ def test_a_refused_call_gets_its_own_error_whatever_the_flush(
     assert [type(first), type(short)] == [NotReplicated, NotReplicated]
 
 
+def test_a_task_that_is_cancelled_takes_no_other_with_it(pair: Pair) -> None:
+    endpoint = redis_layout(RedisOptions(url=pair.master.url)).endpoints[0]
+
+    async def run() -> list[Any]:
+        link = DurableAsyncLink(endpoint, Durability("replicated", 1, LONG))
+
+        def increment(key: str) -> asyncio.Task[Any]:
+            return asyncio.create_task(link.execute(command("INCR", key, idempotent=False)))
+
+        try:
+            await increment("first")
+            pair.between.hush()
+            async with link._gatherings[None].lock:
+                leader, other, late = tasks = [increment(key) for key in ("a", "b", "c")]
+                await asyncio.to_thread(
+                    wait_until, lambda: len(link._gatherings[None].waiting) == len(tasks)
+                )
+                late.cancel()
+            await asyncio.to_thread(wait_until, lambda: pair.master.command("GET", "b") == "1")
+            leader.cancel()
+            await asyncio.wait([leader, late])
+            assert not other.done()
+            await asyncio.to_thread(pair.heal)
+            return await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await link.close()
+
+    leader, other, late = asyncio.run(run())
+    assert (type(leader), other, type(late)) == (
+        asyncio.CancelledError,
+        1,
+        asyncio.CancelledError,
+    )
+    assert [pair.replica.command("GET", key) for key in "abc"] == ["1", "1", None]
+
+
 def test_a_full_server_confirms_what_it_has(pair: Pair, orders: QueueKeys) -> None:
     pair.link().execute(command("SET", "bus:step", "done"))
     again = command("GET", "bus:step")
