@@ -18,14 +18,14 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.mirror import read_mirror_rows
+from busmq_spark.cli.mirror import MirrorRow, read_mirror_rows
 from busmq_spark.cli.options import JsonOption, parse_listen_address
 from busmq_spark.cli.output import CliOutput, escape_control_characters
 from busmq_spark.cli.queue_lookup import COMMAND_PATIENCE_S, need_redis
 from busmq_spark.cli.queue_overviews import ask_undamaged
 from busmq_spark.doctor.findings import Level, codes_of, count_by_code, unknown
 from busmq_spark.doctor.gather import MemoryLooks, examine
-from busmq_spark.errors import BusError
+from busmq_spark.errors import BusError, LinkLost, Unauthorized
 from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.metrics import OTHER_LABEL, Metrics, series_text, serve_pages
 from busmq_spark.mirror.settings import matches
@@ -48,7 +48,13 @@ QUEUES_PER_STEP = 500
 DEFAULT_EXPORTER_PORT = 9464
 MAX_SERIES = 100_000
 DOCTOR_INTERVAL_S = 60.0
+REPLY_S = 2.0
+"""Longest wait for a reply, and for another scrape: Prometheus gives up after 10 s."""
 log = logging.getLogger("busmq_spark")
+KINDS = frozenset(
+    ("query", "ordered", "shared", "topic", "consumer", "tail", "mirror", "federation")
+)
+"""Kinds of readers. Others are ``other``: a record is text that any program may write."""
 QUEUE, READER = ("queue",), ("queue", "reader", "kind")
 GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "busmq_queue_waiting_messages": (QUEUE, "Messages that some reader has still to acknowledge"),
@@ -182,7 +188,11 @@ class BusExporter:
         stuck_after_s: float = STUCK_AFTER_S,
     ) -> None:
         need_redis(redis)
-        self._links = sync_links(redis_layout(redis), COMMAND_PATIENCE_S)
+        layout = redis_layout(redis)
+        # A second try at a single server that hangs would only wait again.
+        patience_s = COMMAND_PATIENCE_S if layout.cluster else 0.0
+        self._links = sync_links(layout, patience_s, REPLY_S)
+        self._last, self._told = "", set[str]()
         self._patterns, self._most, self._stuck_after_s = tuple(patterns), most, stuck_after_s
         self._lock = threading.Lock()
         self._doctor = _DoctorRounds(redis)
@@ -196,30 +206,44 @@ class BusExporter:
 
     def not_ready(self) -> str | None:
         """Return why the exporter cannot read the bus now, or None."""
-        with self._lock:
-            try:
-                for link in self._links:
-                    link.execute(command("EXISTS", QueueKeys("ready", link.cluster).metadata))
-            except BusError as error:
-                return f"no Redis: {error.code}"
+        if not self._lock.acquire(timeout=REPLY_S):
+            return "busy"
+        try:
+            for link in self._links:
+                _ask_for_life(link)
+        except BusError as error:
+            return f"no Redis: {error.code}"
+        finally:
+            self._lock.release()
         return None
 
     def text(self) -> str:
-        """Ask Redis, and return the metrics. A server that does not answer is ``up`` 0."""
+        """Ask Redis, and return the metrics. A server that does not answer is ``up`` 0. While
+        another caller asks for longer than REPLY_S, return the metrics made last.
+        """
         samples, began = _Samples(), time.monotonic()
-        with self._lock:
+        if not self._lock.acquire(timeout=REPLY_S):
+            return self._last
+        try:
             self._collect(samples)
             self._doctor.begin_if_due()
-        samples.add("busmq_exporter_scrape_seconds", time.monotonic() - began)
-        return samples.text()
+            samples.add("busmq_exporter_scrape_seconds", time.monotonic() - began)
+            self._last = samples.text()
+            return self._last
+        finally:
+            self._lock.release()
 
     def _collect(self, samples: _Samples) -> None:
         answered = [_read_server(link, samples) for link in self._links]
         if all(answered):
             try:
                 self._read_queues(samples)
-            except BusError as error:
+            except LinkLost as error:
                 samples.keep(min, "busmq_redis_up", 0, str(error.details.get("url", "?")))
+            except BusError as error:
+                if error.code not in self._told:
+                    self._told.add(error.code)
+                    log.warning("exporter: metrics of queues are left out: %s", error)
         self._read_findings(samples)
 
     def _read_queues(self, samples: _Samples) -> None:
@@ -232,6 +256,7 @@ class BusExporter:
         samples.add("busmq_exporter_queues", len(found))
         samples.add("busmq_exporter_damaged_queues", 0)
         readers: list[ReaderStatus] = []
+        mirrors: list[MirrorRow] = []
         for server, link in enumerate(self._links):
             keys = [QueueKeys(name, link.cluster) for name, where in found if where == server]
             damaged: dict[str, str] = {}
@@ -245,14 +270,21 @@ class BusExporter:
                     _add_queue(samples, labels.get(row.keys.name, OTHER_LABEL), row)
                 readers += more
                 damaged |= bad | worse
+            sound = [own for own in keys if own.name not in damaged]
+            rows_of_mirrors, bad = ask_undamaged(partial(self._read_mirrors, server), sound)
+            mirrors += rows_of_mirrors
+            damaged |= bad
             samples.add("busmq_exporter_damaged_queues", len(damaged))
         self._add_readers(samples, labels, readers)
-        for mirror in read_mirror_rows(self._links, found):
+        for mirror in mirrors:
             at = labels.get(mirror.queue, OTHER_LABEL), mirror.origin
             samples.add("busmq_mirrored_lag_messages", mirror.behind, *at)
             if mirror.behind_s is not None:
                 samples.keep(max, "busmq_mirrored_lag_seconds", mirror.behind_s, *at)
             samples.keep(min, "busmq_mirrored_running", mirror.mirrored, *at)
+
+    def _read_mirrors(self, server: int, queues: Sequence[QueueKeys]) -> list[MirrorRow]:
+        return read_mirror_rows(self._links, [(own.name, server) for own in queues])
 
     def _add_readers(
         self, samples: _Samples, labels: dict[str, str], readers: Sequence[ReaderStatus]
@@ -265,7 +297,7 @@ class BusExporter:
             else:
                 reader = escape_control_characters(each.reader)
                 names[each.queue, each.reader] = reader
-            at = (queue, reader, each.kind)
+            at = (queue, reader, each.kind if each.kind in KINDS else OTHER_LABEL)
             samples.add("busmq_reader_lag_messages", each.behind, *at)
             if each.behind_s is not None:
                 samples.keep(max, "busmq_reader_lag_seconds", each.behind_s, *at)
@@ -277,6 +309,17 @@ class BusExporter:
     def _read_findings(self, samples: _Samples) -> None:
         for (code, level), number in self._doctor.counts.items():
             samples.add("busmq_doctor_findings", number, code, level)
+
+
+def _ask_for_life(link: Link) -> None:
+    """Raise what keeps Redis from answering. A user without the right to this key gets an
+    answer.
+    """
+    try:
+        link.execute(command("EXISTS", QueueKeys("ready", link.cluster).metadata))
+    except Unauthorized as error:
+        if "permissions" not in str(error.details.get("reason")).lower():
+            raise
 
 
 def _bounded_labels(names: Sequence[str], most: int) -> dict[str, str]:

@@ -102,8 +102,10 @@ class ReaderRecord:
             value = said.get(each.name)
             if each.name in ("planned", "committed"):
                 known[each.name] = _batch_mark(value)
-            elif type(value) is (int if each.name in ("pid", "started", "at") else str):
-                known[each.name] = value[:MAX_TEXT] if isinstance(value, str) else value
+            elif each.name in ("pid", "started", "at"):
+                known[each.name] = value if _is_number(value) else None
+            elif type(value) is str:
+                known[each.name] = value[:MAX_TEXT]
         return cls(**known)
 
     def to_json(self) -> dict[str, Any]:
@@ -119,8 +121,15 @@ class ReaderRecord:
         }
 
 
+def _is_number(value: object) -> bool:
+    """Whether it is a whole number that a float can hold exactly: arithmetic with it never
+    fails.
+    """
+    return type(value) is int and abs(value) < 2**53
+
+
 def _batch_mark(value: object) -> BatchMark | None:
-    whole = isinstance(value, list) and all(type(each) is int for each in value)
+    whole = isinstance(value, list) and all(map(_is_number, value))
     return BatchMark(*value) if whole and len(value) in (2, 3) else None  # type: ignore[misc, arg-type]
 
 

@@ -68,11 +68,15 @@ Link: TypeAlias = SyncLink | SyncClusterLink
 AnyAsyncLink: TypeAlias = AsyncLink | AsyncClusterLink
 
 
-def sync_links(layout: RedisLayout, patience_s: float | None = None) -> list[Link]:
-    """Blocking links, in the order of the URLs. Nothing is connected yet."""
+def sync_links(
+    layout: RedisLayout, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S
+) -> list[Link]:
+    """Blocking links, in the order of the URLs. Nothing is connected yet. ``reply_s``: longest wait
+    for one reply.
+    """
     if layout.cluster:
-        return [SyncClusterLink(ClusterSeeds(layout.servers), patience_s)]
-    return [SyncLink(endpoint, patience_s) for endpoint in layout.endpoints]
+        return [SyncClusterLink(ClusterSeeds(layout.servers), patience_s, reply_s)]
+    return [SyncLink(endpoint, patience_s, reply_s) for endpoint in layout.endpoints]
 
 
 def async_links(

@@ -292,9 +292,11 @@ class ClusterSeeds:
 _ROLE_COMMAND = pack_words(("ROLE",))
 
 
-def dial(endpoint: RedisEndpoint) -> redis.Connection:
-    """A blocking connection, open. Raises what redis-py raises, and NoServerReachable."""
-    connection = sync_connection(endpoint.resolve())
+def dial(endpoint: RedisEndpoint, reply_s: float = REPLY_TIMEOUT_S) -> redis.Connection:
+    """A blocking connection, open. ``reply_s``: longest wait for one reply. Raises what redis-py
+    raises, and NoServerReachable.
+    """
+    connection = sync_connection(endpoint.resolve(), reply_s=reply_s)
     try:
         connection.connect()
         if endpoint.may_move:

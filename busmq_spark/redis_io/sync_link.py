@@ -16,6 +16,7 @@ import redis.exceptions as rx
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, run_sync
 from busmq_spark.redis_io.cluster_rules import KnownSlots, redirection, run_cluster_step
+from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import RedisEndpoint, stopped_error
 from busmq_spark.redis_io.link_rules import (
     THROWN,
@@ -51,12 +52,18 @@ class SyncLink:
     cluster = False
     """Whether keys are spelt as a cluster needs it."""
 
-    def __init__(self, endpoint: RedisEndpoint, patience_s: float | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: RedisEndpoint,
+        patience_s: float | None = None,
+        reply_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
         """``patience_s``: seconds a step is tried, a first wait for its reply not counted; a
-        ``patience_s`` of None suits endpoint and error (endpoint.py).
+        ``patience_s`` of None suits endpoint and error (endpoint.py). ``reply_s``: longest wait for
+        one reply.
         """
         self.endpoint = endpoint
-        self.patience_s = patience_s
+        self.patience_s, self._reply_s = patience_s, reply_s
         self._connection: redis.Connection | None = None
         self._posted = 0
         self._stopped = threading.Event()
@@ -193,7 +200,7 @@ class SyncLink:
         if self._connection is not None and not self._is_alive(self._connection):
             self._drop()
         if self._connection is None:
-            self._connection = dial(self.endpoint)
+            self._connection = dial(self.endpoint, self._reply_s)
         return self._connection
 
     @staticmethod
@@ -276,12 +283,17 @@ class SyncClusterLink:
 
     cluster = True
 
-    def __init__(self, cluster: ClusterSeeds, patience_s: float | None = None) -> None:
+    def __init__(
+        self,
+        cluster: ClusterSeeds,
+        patience_s: float | None = None,
+        reply_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
         """``patience_s``: seconds a step is tried in all; a ``patience_s`` of None suits the error
-        (see endpoint.py).
+        (see endpoint.py). ``reply_s``: longest wait for one reply.
         """
         self.endpoint = cluster
-        self.patience_s = patience_s
+        self.patience_s, self._reply_s = patience_s, reply_s
         self.slots = KnownSlots()
         self._nodes: dict[NodeAddress, SyncLink] = {}
         self._posted: deque[NodeAddress] = deque()
@@ -409,7 +421,7 @@ class SyncClusterLink:
     def link_to(self, node: NodeAddress) -> SyncLink:
         """The link to one node."""
         if node not in self._nodes:
-            self._nodes[node] = SyncLink(self.endpoint.server_of(node), 0.0)
+            self._nodes[node] = SyncLink(self.endpoint.server_of(node), 0.0, self._reply_s)
         return self._nodes[node]
 
     def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:

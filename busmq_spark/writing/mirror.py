@@ -344,18 +344,20 @@ def promote(keys: QueueKeys) -> Flow[tuple[bool, int, int]]:
 
 
 def read_mirror_states(queues: Sequence[QueueKeys]) -> Flow[list[MirrorQueueState | None]]:
-    """Return the mirror state of each queue; return None for a queue that is no mirror."""
+    """Return the mirror state of each queue; return None for a queue that is no mirror. Raises
+    QueueDamaged.
+    """
     replies = yield [command("HMGET", keys.metadata, "mirror_of", "mirrored") for keys in queues]
     found: list[MirrorQueueState | None] = []
     for keys, (of, mirrored) in zip(queues, replies, strict=True):
-        last, _, seen = (mirrored or b"0::0").decode("ascii", "replace").split(":")
-        found.append(
-            None
-            if of is None
-            else MirrorQueueState(
-                keys.name, MirrorOf.parse(of.decode("utf-8", "replace")), int(last), int(seen)
-            )
-        )
+        if of is None:
+            found.append(None)
+            continue
+        last, _, rest = (mirrored or b"0::0").partition(b":")
+        last_id = checked_id(keys.name, "last copied id", last)
+        seen = checked_id(keys.name, "last id of its origin", rest.rpartition(b":")[2])
+        of_text = of.decode("utf-8", "replace")
+        found.append(MirrorQueueState(keys.name, MirrorOf.parse(of_text), last_id, seen))
     return found
 
 

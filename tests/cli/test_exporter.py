@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import busmq_spark
 from busmq_spark.cli import exporter
+from busmq_spark.cli import exporter
 from busmq_spark.cli.exporter import BusExporter
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
+from busmq_spark.reading.reader_record import ReaderRecord
 from busmq_spark.reading.readers import READER_STATES
 from tests.cli.conftest import Busmq, Start
 from tests.serving import Serving
@@ -132,6 +136,62 @@ def test_a_redis_that_is_away_is_a_metric_and_not_an_error() -> None:
         server.stop()
         assert list(scraped(source)["busmq_redis_up"].values()) == [0]
         assert "BUSMQ_LINK_LOST" in str(source.not_ready())
+
+
+def test_a_redis_that_hangs_is_down_and_readers_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exporter, "REPLY_S", 0.2)
+    with EmbeddedRedis() as server, exporting(server.url) as source:
+        assert list(scraped(source)["busmq_redis_up"].values()) == [1]
+        with source._lock:
+            assert list(scraped(source)["busmq_redis_up"].values()) == [1]
+            assert source.not_ready() == "busy"
+        pid = _process_id(source)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert list(scraped(source)["busmq_redis_up"].values()) == [0]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _process_id(source: BusExporter) -> int:
+    info = source._links[0].execute(command("INFO", "server")).decode()
+    return int(re.search(r"process_id:(\d+)", info)[1])
+
+
+def test_odd_keys_cost_only_their_queues(redis_url: str) -> None:
+    record = '{"kind":"made up","committed":[' + "9" * 400 + ",1]}"
+    with exporting(redis_url) as source:
+        link = source._links[0]
+        for name in ("good", "copy"):
+            link.execute(command("HSET", f"bus:queue:{name}:metadata", "ttl", "60"))
+        link.execute(command("HSET", "bus:queue:copy:metadata", "mirror_of", "x", "mirrored", "?"))
+        link.execute(command("SET", "bus:queue:x:metadata", "y"))
+        assert ReaderRecord.decode(record).committed is None
+        found = scraped(source)
+    assert list(found["busmq_redis_up"].values()) == [1]
+    assert found["busmq_exporter_damaged_queues"] == {(): 2}
+    assert set(found["busmq_queue_ttl_seconds"]) == {("good",), ("copy",)}
+
+
+def test_a_user_of_few_keys_is_an_answer_and_no_lost_redis(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with EmbeddedRedis() as server:
+        with exporting(server.url) as source:
+            execute = source._links[0].execute
+            for user, *rights in (("few", "~bus:queue:orders*", "+@all"), ("eye", "~*", "-scan")):
+                words = ("on", ">pass", "&*", "+@all", *rights)
+                execute(command("ACL", "SETUSER", user, *words))
+        with exporting(server.url.replace("redis://", "redis://few:pass@")) as source:
+            assert source.not_ready() is None
+        with exporting(server.url.replace("redis://", "redis://eye:pass@")) as source:
+            for _ in range(2):
+                assert list(scraped(source)["busmq_redis_up"].values()) == [1]
+        with exporting(server.url.replace("redis://", "redis://few:wrong@")) as source:
+            assert "BUSMQ_UNAUTHORIZED" in str(source.not_ready())
+    assert len([one for one in caplog.records if "left out" in one.message]) == 1
 
 
 def test_a_user_without_rights_gets_the_metrics_that_it_may_read() -> None:
