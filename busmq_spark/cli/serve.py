@@ -273,11 +273,13 @@ def serve(  # noqa: PLR0913  # the options of a command
                 " FILE, or listen on 127.0.0.1"
             )
         )
-    if export_queues and not place.is_loopback and metrics_secret is None:
+    if export_queues and metrics_secret is None and (trust_proxy or not place.is_loopback):
+        where = "a proxy" if place.is_loopback else "other machines"
         raise ConfigError(
             reason=(
-                f"{listen} can be reached from other machines, and --export-queues shows the names"
-                " of queues. Give --metrics-secret NAME, or listen on 127.0.0.1"
+                f"{listen} can be reached from {where}, and --export-queues shows the names"
+                " of queues. Give --metrics-secret NAME, or listen on 127.0.0.1 without"
+                " --trust-proxy"
             )
         )
     keyring = place.keyring() or Keyring.single(str(secret))

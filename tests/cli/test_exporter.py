@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import busmq_spark
 from busmq_spark.cli import exporter
-from busmq_spark.cli import exporter
 from busmq_spark.cli.exporter import BusExporter
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.metrics import Metrics
@@ -252,11 +251,16 @@ def test_serve_shows_queues_to_the_holder_of_the_secret_for_metrics(
     assert "busmq_federation_sockets" in text
 
 
-def test_serve_shows_no_queues_to_other_machines(busmq: Busmq, tmp_path: object) -> None:
+@pytest.mark.parametrize(
+    "place", [("--listen", "0.0.0.0:0"), ("--listen", "127.0.0.1:0", "--trust-proxy", "127.0.0.1")]
+)
+def test_serve_shows_no_queues_to_other_machines(
+    busmq: Busmq, tmp_path: object, place: tuple[str, ...]
+) -> None:
     file = tmp_path / "secrets.toml"
     file.touch(0o600)
     file.write_text('[prom]\nsecret = "prometheus-0123456789"\nread = ["none"]\n')
-    done = busmq("serve", "--listen", "0.0.0.0:0", "--export-queues", "--secrets", str(file))
+    done = busmq("serve", *place, "--export-queues", "--secrets", str(file))
     assert done.code == 2
     assert "--metrics-secret" in done.err
 

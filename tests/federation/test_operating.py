@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -82,6 +84,30 @@ async def test_behind_a_trusted_proxy_clients_are_counted_one_by_one(federation:
             assert found == expected
             for raw in raws:
                 await raw.close()
+
+
+async def test_the_log_names_the_client_behind_a_trusted_proxy(
+    federation: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "busmq_spark")
+    async with federation(proxies=("127.0.0.1",)) as (_, server):
+        raw = await Raw.dial(server.port)
+        await raw.ask(request("/bus?secret=wrong", "X-Forwarded-For: 9.9.9.9"))
+        await raw.close()
+    [refused] = [each for each in caplog.records if "refused a client" in each.message]
+    assert refused.__dict__["address"] == "9.9.9.9"
+
+
+async def test_a_page_takes_no_thread_from_the_calls_of_peers(federation: Serve) -> None:
+    pool, ended = ThreadPoolExecutor(1), threading.Event()
+    async with federation() as (_, server):
+        asyncio.get_running_loop().set_default_executor(pool)
+        pool.submit(ended.wait)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                assert await page(server.port, "/metrics") == 200
+        finally:
+            ended.set()
 
 
 def test_only_what_trusted_proxies_say_is_believed() -> None:

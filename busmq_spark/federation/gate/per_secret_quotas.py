@@ -329,6 +329,7 @@ class PerSecretQuotas:
         return found
 
     def _set_gauges(self) -> None:
+        quotas = tuple(self._quotas.items())  # the loop adds to the dict meanwhile
         for what, gauge in self._gauges.items():
-            for name, quota in self._quotas.items():
+            for name, quota in quotas:
                 gauge.set(getattr(quota, what), secret=name)

@@ -19,8 +19,10 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
 from typing import Any, Self, cast
@@ -205,6 +207,8 @@ class FederationServer:
         )
         self._bulk = FederationBulkServer(bus.options, self._limits, self._metrics, self._quotas)
         self._server: Server | None = None
+        # Pages that wait for a Redis take no thread from the calls of peers.
+        self._page_maker = ThreadPoolExecutor(1, "busmq-page")
         self._watch: asyncio.Task[None] | None = None
         self._revoking: asyncio.Task[None] | None = None
         self._metrics.before_text(self._update_gauges)
@@ -439,8 +443,16 @@ class FederationServer:
         ours.begin_counting(self._quotas.quota_of(decision.identity.name))
         return None
 
+    def _log_fields(self, socket: ServerConnection, peer: str = "") -> dict[str, str]:
+        """Return the fields of a record about a connection, with the address behind a proxy."""
+        host = str((socket.remote_address or ("unknown",))[0])
+        headers = list(socket.request.headers.raw_items()) if socket.request else []
+        address = client_address(host, headers, self._proxies)
+        found = {"connection": socket.id.hex, "address": address}
+        return {**found, "peer": peer} if peer else found
+
     def _log_refusal(self, socket: ServerConnection, reason: str) -> None:
-        about = {**_log_fields(socket), "reason": reason}
+        about = {**self._log_fields(socket), "reason": reason}
         log.info("federation: refused a client at %s: %s", about["address"], reason, extra=about)
 
     def _respond_at_capacity(self) -> Response:
@@ -448,19 +460,20 @@ class FederationServer:
         return _unavailable_response()
 
     async def _metrics_page(self, headers: Sequence[tuple[str, str]]) -> Response:
-        """The text is made in a thread: sources ask Redis. With a secret for metrics, only its
-        holder sees sources and the names of secrets.
+        """The text is made in a thread of its own: sources ask Redis. With a secret for metrics,
+        only its holder sees sources and the names of secrets.
         """
         named, policy = self._metrics_secret, self._policy
         reader = is_metrics_reader(headers, policy.keyring, named) if named else None
         if reader is False:
             self._counts.refused.add(reason="secret")
             return _make_page(401, "Unauthorized", "it is not the secret for these metrics\n")
-        text = await asyncio.to_thread(
+        make = partial(
             self._metrics.text,
             "" if reader else SECRET_LABEL,
             sources=bool(reader) or named is None,
         )
+        text = await asyncio.get_running_loop().run_in_executor(self._page_maker, make)
         return _make_page(200, "OK", text, CONTENT_TYPE)
 
     def _operator_page(self, path: str) -> Response:
@@ -480,7 +493,7 @@ class FederationServer:
         accepted = ours.accepted
         assert accepted is not None
         self._counts.accepted.add(protocol=accepted.protocol)
-        about = _log_fields(ours, accepted.identity.name)
+        about = self._log_fields(ours, accepted.identity.name)
         log.info(
             "federation: %s has connected by %s",
             accepted.identity.name,
@@ -567,9 +580,10 @@ class FederationServer:
 
     def _update_gauges(self) -> None:
         self._counts.sockets.set(self._socket_limiter.open_count)
-        self._counts.channels.set(sum(connection.channel_count for connection in self._connections))
+        connections = tuple(self._connections)  # the loop changes the set meanwhile
+        self._counts.channels.set(sum(connection.channel_count for connection in connections))
         self._counts.waiting.set(
-            sum(connection.work.send_buffer.waiting for connection in self._connections)
+            sum(connection.work.send_buffer.waiting for connection in connections)
         )
 
 
@@ -612,13 +626,6 @@ def _check_address(host: str, port: int, path: str) -> None:
                 " or fragment"
             )
         )
-
-
-def _log_fields(socket: ServerConnection, peer: str = "") -> dict[str, str]:
-    """Return the fields of a record about a connection."""
-    host = (socket.remote_address or ("unknown",))[0]
-    found = {"connection": socket.id.hex, "address": str(host)}
-    return {**found, "peer": peer} if peer else found
 
 
 def _make_page(status: int, phrase: str, text: str, kind: str = "text/plain") -> Response:
