@@ -18,7 +18,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.queue.retention import Retention, parse_limits, read_retention, set_retention
-from busmq_spark.reading.reader_operations import QueueState
+from busmq_spark.reading.reader_operations import QueueState, subscriptions
 from busmq_spark.redis_io.queue_location import new_token
 
 
@@ -100,15 +100,31 @@ def _confirm_less(
     ``limits`` is None when the rule stays.
     """
     now = place.link.run(read_retention(place.keys))
-    if now is None or not now.kept:
+    kept_now = now.kept if now else 0
+    if now is None and limits:
+        kept_now = _count_acknowledged(place)
+    if not kept_now:
         return confirm(out, "delete nothing", yes=True, dry_run=dry_run)
     new = [int(limit) for limit in limits.split(":")] if limits else []
-    pairs = zip((now.age_s, now.messages, now.bytes), new, strict=False)
-    if not new or any(after and (not before or after < before) for before, after in pairs):
-        kept = f"{'up to ' if new else ''}{format_count(now.kept, 'acknowledged message')}"
+    pairs = zip((now.age_s, now.messages, now.bytes) if now else (), new, strict=False)
+    if (
+        not new
+        or now is None
+        or any(after and (not before or after < before) for before, after in pairs)
+    ):
+        kept = f"{'up to ' if new else ''}{format_count(kept_now, 'acknowledged message')}"
         consequence = f"delete {kept} that queue {place.keys.name!r} keeps"
         return confirm(out, consequence, yes=yes, dry_run=dry_run)
     return confirm(out, "delete nothing", yes=True, dry_run=dry_run)
+
+
+def _count_acknowledged(place: LocatedQueue) -> int:
+    """Return the number of stored messages of a queue without a rule that all subscriptions count
+    as read: a subscription may begin after them, and a mirror copies them.
+    """
+    [acked] = place.link.run(subscriptions([place.keys]))
+    state = place.read_state()
+    return max(0, min(state.count, min(acked.values()) - state.floor)) if acked else 0
 
 
 def _show(out: CliOutput, queue: str, found: Retention | None, state: QueueState) -> None:

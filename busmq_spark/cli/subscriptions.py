@@ -128,14 +128,17 @@ def unsubscribe(
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigError(reason=f"queue {queue!r} has no subscription {name!r}; {has}")
         others = [each.last for each in known.values() if each.name != name]
-        kept = max(0, min(others) - max(known[name].last, before.floor)) if others else 0
+        # what no other one needs goes, also what this one did not begin with; what all have
+        # acknowledged is kept by the retention
+        start = max(before.floor, before.done)
+        going = max(0, min(before.count, min(others) - start)) if others else 0
         consequence = f"forget subscription {name!r} of queue {queue!r}"
-        if kept:  # of the last subscription nothing is deleted
+        if going:  # of the last subscription nothing is deleted
             consequence = (
-                f"delete {format_count(kept, 'message')} of queue {queue!r} that only {name!r} has"
-                " not read"
+                f"delete {format_count(going, 'message')} of queue {queue!r} that no other"
+                " subscription has still to read, and those that the others read until then"
             )
-        if not confirm(out, consequence, yes=yes or not kept, dry_run=dry_run):
+        if not confirm(out, consequence, yes=yes or not going, dry_run=dry_run):
             return
         place.link.run(forget(place.keys, name, is_dead))
         after = place.read_state()

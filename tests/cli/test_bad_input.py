@@ -219,6 +219,22 @@ def test_unsubscribe_deletes_nothing_unasked(
     assert count(link, kept) == 1
 
 
+def test_unsubscribe_counts_the_messages_that_it_did_not_begin_with(
+    busmq: Busmq, link: SyncLink, fresh: Fresh
+) -> None:
+    """Messages before the start of every subscription stay stored until one acknowledges."""
+    keys = QueueKeys(fresh("orders"))
+    busmq("push", keys.name, *["x"] * 6)
+    for name, start in (("audit", "2"), ("other", "5")):
+        busmq("subscribe", keys.name, name, "--start", start)
+    assert count(link, keys) == 6
+    done = busmq("unsubscribe", keys.name, "audit")
+    assert (done.code, count(link, keys)) == (2, 6)
+    assert "delete 5 messages" in done.err
+    assert busmq("unsubscribe", keys.name, "audit", "--yes", "--json").records[0]["dropped"] == 5
+    assert count(link, keys) == 1
+
+
 def test_unsubscribe_does_not_ask_where_nothing_is_deleted(
     busmq: Busmq, link: SyncLink, fresh: Fresh
 ) -> None:
@@ -229,6 +245,15 @@ def test_unsubscribe_does_not_ask_where_nothing_is_deleted(
     for name in ("only", "other"):
         assert busmq("unsubscribe", keys.name, name).code == 0
     assert count(link, keys) == 3
+
+
+def test_unsubscribe_does_not_ask_for_messages_that_the_queue_keeps(
+    busmq: Busmq, link: SyncLink, kept: QueueKeys
+) -> None:
+    link.run(set_retention(kept, parse_limits(None, 100, None)))
+    ack(link, kept, "audit")
+    assert busmq("unsubscribe", kept.name, "audit").code == 0
+    assert count(link, kept) == 5
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 1), (b"n\n", 130, 5)])
@@ -257,6 +282,18 @@ def test_retain_deletes_nothing_unasked(busmq: Busmq, link: SyncLink, kept: Queu
     assert busmq("retain", kept.name, "--messages", "200").code == 0
     assert busmq("retain", kept.name, "--off", "--yes").code == 0
     assert count(link, kept) == 1
+
+
+def test_a_first_rule_deletes_nothing_unasked(busmq: Busmq, link: SyncLink, fresh: Fresh) -> None:
+    keys = QueueKeys(fresh("orders"))
+    busmq("push", keys.name, *["x"] * 6)
+    assert busmq("retain", keys.name, "--off").code == 0
+    busmq("subscribe", keys.name, "late", "--start", "5")
+    done = busmq("retain", keys.name, "--messages", "2")
+    assert (done.code, count(link, keys)) == (2, 6)
+    assert "up to 5 acknowledged messages" in done.err
+    assert busmq("retain", keys.name, "--messages", "2", "--yes").code == 0
+    assert count(link, keys) == 2
 
 
 # -- info
