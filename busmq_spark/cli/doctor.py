@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import CliOutput, format_count, one_line
+from busmq_spark.cli.output import CliOutput, escape_control_characters, format_count, one_line
 from busmq_spark.cli.queue_lookup import open_links
 from busmq_spark.doctor.bus import check_outboxes
 from busmq_spark.doctor.federation import check_federation
@@ -25,6 +25,7 @@ from busmq_spark.spark.facts import check_checkpoint_folder, read_spark, start_s
 if TYPE_CHECKING:
     from busmq_spark.federation.address import FederationAddress
 
+MAX_GAP_S = 3600
 STYLES: dict[Level, str] = {
     "ok": "green",
     "warning": "yellow",
@@ -65,6 +66,7 @@ def doctor(  # noqa: PLR0913  # the options of a command
         typer.Option(
             metavar="SECONDS",
             min=0,
+            max=MAX_GAP_S,
             help="Time between two looks at the memory of Redis. A longer one gives a better rate.",
         ),
     ] = GAP_S,
@@ -193,13 +195,13 @@ def _print_findings(out: CliOutput, found: list[Finding], *, all_: bool) -> None
         head = Text.assemble(
             (f"{each.level:8}", STYLES[each.level]),
             (each.code, "cyan"),
-            f"  {one_line(each.where)}",
+            f"  {escape_control_characters(each.where)}",
         )
         lines: list[str | Text] = [head, f"        {one_line(each.found)}"]
         if each.level != "ok":
             lines.append(f"        why: {CHECKS[each.code].why}")
         if each.fix:
-            lines.append(f"        fix: {one_line(each.fix)}")
+            lines.append(f"        fix: {escape_control_characters(each.fix)}")
         out.print_lines(*lines)
     counts = {level: sum(each.level == level for each in found) for level in ORDER}
     fine = f"{format_count(counts['ok'], 'check')} fine"

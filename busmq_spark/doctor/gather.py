@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -490,17 +490,18 @@ def _read_queues(link: Link, clock: Callable[[], float]) -> BusFacts:
     walked = _BusKeys()
     for server in link.master_links:
         _walk(server, walked, cluster=link.cluster)
-    health = link.run(read_health([QueueKeys(each, link.cluster) for each in walked.queues]))
+    names = dict.fromkeys(walked.queues)  # SCAN may return a key twice
+    health = link.run(read_health([QueueKeys(each, link.cluster) for each in names]))
     sound = [each for each in health if isinstance(each, QueueHealth)]
     return BusFacts(
         link.endpoint.masked_url,
         queues=sound,
         damaged=[each for each in health if isinstance(each, DamagedQueue)],
         abandoned=_read_abandoned(link, sound, clock),
-        staged=_read_staged(link, walked.staged),
+        staged=_read_staged(link, [*dict.fromkeys(walked.staged)]),
         letters=_read_letters(link, [each for each in sound if each.name in walked.letters]),
         mirrors={each.name: MirrorOf.parse(each.origin).origin for each in sound if each.origin},
-        reports=_read_reports(link, walked.reports),
+        reports=_read_reports(link, [*dict.fromkeys(walked.reports)]),
     )
 
 
@@ -593,8 +594,22 @@ def _read_letters(link: Link, queues: Sequence[QueueHealth]) -> list[DeadLetters
     asked = [(QueueKeys(each.name, link.cluster), each.state.oldest) for each in full]
     return [
         DeadLetters(each.name, each.state.count, None if age_ms < 0 else age_ms / 1000)
-        for each, age_ms in zip(full, link.run(ages(asked)), strict=True)
+        for each, age_ms in zip(full, _read_ages(link, asked), strict=True)
     ]
+
+
+def _read_ages(link: Link, asked: Sequence[tuple[QueueKeys, int]]) -> Sequence[int]:
+    """Return the age of each message; -1 where it is not known, or where the clock of its queue
+    is damaged.
+    """
+    try:
+        return link.run(ages(asked))
+    except LinkLost:
+        raise
+    except BusError:
+        if len(asked) == 1:
+            return [-1]
+        return [age_ms for each in asked for age_ms in _read_ages(link, [each])]
 
 
 def _read_reports(link: Link, names: Sequence[str]) -> list[MirrorReport]:
@@ -648,8 +663,9 @@ def read_federation(
         unprobed = short_reason(error)
     left_s = ssl.cert_time_to_seconds(ends) - after if ends else None
     ahead_s = None
-    if date:  # whole seconds: the time is anywhere in that second
+    with suppress(ValueError, OverflowError):  # no date, or text that is none: the fact is missing
         sent = parsedate_to_datetime(date).timestamp()
+        # whole seconds: the time is anywhere in that second
         ahead_s = clock_difference_s(sent, before - 1, after)
     return FederationFacts(
         url, left_s=left_s, clock_ahead_s=ahead_s, grants=grants, unprobed=unprobed

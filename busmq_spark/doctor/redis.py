@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
 from busmq_spark.doctor.findings import Finding, Level, unknown
 
@@ -185,7 +186,7 @@ def check_server(facts: RedisFacts) -> list[Finding]:
 
 
 def _grant(facts: RedisFacts, right: str) -> str:
-    return f"redis-cli ACL SETUSER {facts.user or 'USER'} +{right}" if right else ""
+    return f"redis-cli ACL SETUSER {quote(facts.user or 'USER')} +{right}" if right else ""
 
 
 def _role(facts: RedisFacts, info: Info) -> Iterator[Finding]:
@@ -444,7 +445,7 @@ def _rights(facts: RedisFacts) -> Iterator[Finding]:
     code, where, user = "redis-rights", facts.where, facts.user or "default"
     if base:
         text = f"user {user!r} may not run {', '.join(base)}, which queries need"
-        fix = f"redis-cli ACL SETUSER {user} +{' +'.join(base)}"
+        fix = f"redis-cli ACL SETUSER {quote(user)} +{' +'.join(base)}"
         yield Finding(code, "failure", where, text, fix)
     elif missing:
         lacks = "; ".join(f"{name} need {', '.join(each)}" for name, each in missing.items())

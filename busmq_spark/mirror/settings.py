@@ -263,18 +263,24 @@ class MirrorReport:
         try:
             found = json.loads(text)
             odd = {
-                queue: (int(ids), float(s), error)
+                queue: (int(ids), float(s), _text_or_none(error))
                 for queue, (ids, s, error) in found["odd"].items()
             }
             return cls(
                 str(found["from"]),
                 tuple(found["patterns"]),
                 int(found["queues"]),
-                found["error"],
+                _text_or_none(found["error"]),
                 odd,
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
+
+
+def _text_or_none(found: object) -> str | None:
+    if found is not None and not isinstance(found, str):
+        raise TypeError(found)
+    return found
 
 
 class MirrorMetrics:

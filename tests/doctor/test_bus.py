@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from busmq_spark.doctor import bus, findings
+from busmq_spark.doctor import bus, findings, gather
 from busmq_spark.doctor.bus import check_bus, check_outboxes
 from busmq_spark.doctor.findings import Finding
 from busmq_spark.doctor.gather import read_bus, read_outbox
@@ -154,6 +155,41 @@ def test_old_dead_letters_are_found(links: list[Link], fresh: Fresh) -> None:
     )
 
 
+def test_a_damaged_clock_hides_no_other_queue(links: list[Link], fresh: Fresh) -> None:
+    hint, link = fresh(), links[-1]
+    for name in (f"{hint}-broken", f"{hint}-fine"):
+        keys = QueueKeys(name, link.cluster)
+        link.run(attach(keys, "life", ttl_s=30 * DAY_S))
+        link.run(push_letters(keys, [b"letter"]))
+        ms, _, id = link.execute(command("HGET", keys.metadata, "clock")).decode().partition(":")
+        link.execute(command("HSET", keys.metadata, "clock", f"{int(ms) - 3 * DAY_S * 1000}:{id}"))
+    broken = QueueKeys(f"{hint}-broken", link.cluster)
+    link.execute([command("DEL", broken.clock), command("SET", broken.clock, "x")])
+    assert set(found_in(links, f"{hint}-fine")) == {"dead-letters"}
+    assert found_in(links, broken.name) == {}
+    link.execute(command("DEL", broken.clock))
+
+
+def test_a_key_that_a_walk_finds_twice_counts_once(
+    links: list[Link], fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCAN may return a key more than once."""
+    name, link = fresh(), links[-1]
+    keys = make(link, name, 3, maxsize=3)
+    stage = keys.stage(attempt_name("", "7", 0, "0123456789abcdef"))
+    link.execute([command("RPUSH", stage, "row"), command("EXPIRE", stage, 900)])
+    walk = gather._walk
+
+    def walk_twice(*arguments: Any, **options: Any) -> None:
+        for _ in range(2):
+            walk(*arguments, **options)
+
+    monkeypatch.setattr(gather, "_walk", walk_twice)
+    found = [each for facts in read_bus(links) for each in check_bus(facts) if each.where == name]
+    assert [each.code for each in found] == ["queue-nearly-full", "staged-rows"]
+    assert found[1].found.startswith("1 staged lists")
+
+
 def test_a_mirror_that_nothing_copies_or_that_stopped_is_found(
     links: list[Link], fresh: Fresh
 ) -> None:
@@ -172,6 +208,9 @@ def test_a_mirror_that_nothing_copies_or_that_stopped_is_found(
         said = f'"{error}"' if error else "null"
         home.execute(command("SET", report, text.replace("0.0, null", f"0.0, {said}"), "EX", 60))
 
+    for odd in (b"[" * 100_000, b'{"odd": {"q": [1e999, 0, null]}}'):
+        home.execute(command("SET", report, odd, "EX", 60))
+        assert found_in(links, name)["mirror-stopped"].found == found.found
     report_that(None)
     assert found_in(links, name) == {}
     report_that("another life")

@@ -13,6 +13,7 @@ from busmq_spark.doctor.findings import exit_code
 from busmq_spark.doctor.gather import read_federation
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.address import FederationAddress
+from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.queue import attach
 from tests.conftest import link_to
@@ -30,10 +31,12 @@ def levels(address: FederationAddress, ahead_s: float = 0.0) -> dict[str, str]:
 
 
 def test_a_link_is_examined(tmp_path: Path) -> None:
-    """Before a Redis of its own: other tests leave damaged queues."""
+    """One of its queues is damaged, and says nothing of the link."""
     with EmbeddedRedis() as server:
         link = link_to(server.url)
-        link.run(attach(QueueKeys("orders"), "life", ttl_s=900))
+        for name in ("broken", "orders"):
+            link.run(attach(QueueKeys(name), "life", ttl_s=900))
+        link.execute(command("SET", QueueKeys("broken").msgid, "no number"))
         link.close()
         examine_links_of(server.url, tmp_path)
 
