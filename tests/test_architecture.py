@@ -208,7 +208,7 @@ def test_what_is_listed_as_pure_exists() -> None:
         ("queue/queue.py", "def f():\n    import time", "pure module"),
         ("queue/queue.py", "import redis.asyncio", "redis_io only"),
         ("reading/batch_planner.py", "from threading import Lock", "pure module"),
-        ("spark/read/readers.py", "from busmq_spark.bus import queue", "does without bus"),
+        ("spark/read/stream_reader.py", "from busmq_spark.bus import queue", "does without bus"),
         ("cli/serve.py", "from pyspark.sql import SparkSession", "demo, spark only"),
         (
             "bus/__init__.py",

@@ -45,7 +45,8 @@ from busmq_spark.spark.schema import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from busmq_spark.spark.read.readers import BatchReader, StreamReader
+    from busmq_spark.spark.read.batch_reader import BatchReader
+    from busmq_spark.spark.read.stream_reader import StreamReader
     from busmq_spark.spark.write.job_outcomes import JobOutcomeColumns
     from busmq_spark.spark.write.sink_columns import SinkColumns
     from busmq_spark.spark.write.writers import BatchWriter, StreamWriter
@@ -58,10 +59,10 @@ was made with.
 
 
 _stream_reader: DeferredImport[type[StreamReader]] = DeferredImport(
-    "spark.read.readers", "StreamReader"
+    "spark.read.stream_reader", "StreamReader"
 )
 _batch_reader: DeferredImport[type[BatchReader]] = DeferredImport(
-    "spark.read.readers", "BatchReader"
+    "spark.read.batch_reader", "BatchReader"
 )
 _check_job_field_names: DeferredImport[Callable[..., object]] = DeferredImport(
     "spark.read.tasks", "check_job_field_names"

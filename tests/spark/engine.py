@@ -24,7 +24,7 @@ from busmq_spark.spark import stores
 from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.error_display import FailingReader
 from busmq_spark.spark.read import planning
-from busmq_spark.spark.read.readers import StreamReader
+from busmq_spark.spark.read.stream_reader import StreamReader
 from busmq_spark.store.redis_store import open_store
 from tests.support import PATIENCE_S, wait_until
 

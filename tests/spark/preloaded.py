@@ -33,7 +33,9 @@ LOADED = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
-    "busmq_spark.spark.read.readers",
+    "busmq_spark.spark.read.batch_reader",
+    "busmq_spark.spark.read.planning",
+    "busmq_spark.spark.read.stream_reader",
     "busmq_spark.spark.write.writers",
 )
 EXECUTABLE = """#!{python} -IS

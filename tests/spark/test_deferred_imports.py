@@ -17,7 +17,7 @@ CLIENTS = {"asyncio", "hiredis", "redis", "ssl"}
 ARROW = {"numpy", "pyarrow"}
 LINKS = {"websockets", "busmq_spark.federation"}
 READING = {
-    "busmq_spark.spark.read.readers",
+    "busmq_spark.spark.read.batch_reader",
     "busmq_spark.spark.read.planning",
     "busmq_spark.spark.read.tasks",
     "busmq_spark.reading.batch_planner",
@@ -70,7 +70,7 @@ PROCESSES = {
         "plan_data_source_read",
         SOURCE + "DefaultSource({**address, 'subscribe':"
         " 'q'}).streamReader(rows).prepareForTriggerAvailableNow()",
-        LINKS | WRITING | {"busmq_spark.spark.read.readers"},
+        LINKS | WRITING | {"busmq_spark.spark.read.batch_reader"},
     ),
     "commits": (
         "python_streaming_sink_runner",
@@ -83,7 +83,7 @@ PROCESSES = {
     ),
     "reads in tasks": (
         "plan_data_source_read",
-        "import busmq_spark.spark.read.readers, busmq_spark.spark.read.tasks",
+        "import busmq_spark.spark.read.stream_reader, busmq_spark.spark.read.tasks",
         LINKS
         | WRITING
         | {

@@ -14,7 +14,7 @@ from busmq_spark.errors import QueueBusy, QueueFlushed
 from busmq_spark.groups.topic import partition_of
 from busmq_spark.options import ReadOptions, RedisOptions
 from busmq_spark.queue import queue as core
-from busmq_spark.spark.read.readers import BatchReader
+from busmq_spark.spark.read.batch_reader import BatchReader
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh

@@ -18,7 +18,7 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.queue.keys import QueueKeys, qualified_name, split_name
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.spark.read import acquisition
-from busmq_spark.spark.read.readers import BatchReader
+from busmq_spark.spark.read.batch_reader import BatchReader
 from busmq_spark.store import multi_source_store
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus

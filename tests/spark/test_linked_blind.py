@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.errors import LinkLost
 from busmq_spark.reading.batch_planner import BatchPlanner
-from busmq_spark.spark.read.readers import WAITS_FOR_LINKS_REASON
+from busmq_spark.spark.read.stream_reader import WAITS_FOR_LINKS_REASON
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine
 from tests.spark.links import SOURCES, Centre, gather, ids

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from busmq_spark.spark.write.commit_message import BaseLocation
 from busmq_spark.spark.write.committer import find_checkpoint, read_batch_span, sync_batch_to_disk
-from busmq_spark.spark.write.tasks import BaseLocation
 from busmq_spark.writing.sink import split_span
 
 ENTRY = [".crc", "entry", "offsets"]

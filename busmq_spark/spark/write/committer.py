@@ -60,9 +60,9 @@ from busmq_spark.groups.topic import partition_queues, topic_partition
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.compat import freeze_imports
 from busmq_spark.spark.stores import full_queue_wait, queue_creation, sink_store
+from busmq_spark.spark.write.commit_message import BaseLocation, base_location, merge_outcomes
 from busmq_spark.spark.write.committed_batch import CommittedBatchNote
 from busmq_spark.spark.write.sink_columns import SinkColumns
-from busmq_spark.spark.write.tasks import BaseLocation, base_location, merge_outcomes
 from busmq_spark.store.protocol import WriteStore
 from busmq_spark.writing.sink import StagedList, by_queue, make_span, targets, targets_changed
 from busmq_spark.writing.sink_runs import SinkRun

@@ -31,7 +31,7 @@ from busmq_spark.queue.keys import JobKeys
 from busmq_spark.spark.compat import freeze_imports
 from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES, refuse_equal_names
 from busmq_spark.spark.stores import full_queue_wait, sink_store
-from busmq_spark.spark.write.tasks import SinkCommitMessage
+from busmq_spark.spark.write.commit_message import SinkCommitMessage
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 

@@ -18,7 +18,7 @@ from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import compat
 from busmq_spark.spark.error_display import without_traceback
-from busmq_spark.spark.write.tasks import SinkCommitMessage, merge_outcomes
+from busmq_spark.spark.write.commit_message import SinkCommitMessage, merge_outcomes
 
 if TYPE_CHECKING:
     from busmq_spark.spark.write.job_outcomes import JobOutcomeColumns, JobOutcomeTaskWriter
