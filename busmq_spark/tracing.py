@@ -4,10 +4,14 @@ none, and OpenTelemetry is never imported for them.
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from busmq_spark.errors.foreign import error_text
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -17,6 +21,8 @@ T = TypeVar("T")
 TRACEPARENT = "traceparent"
 """Name of the field of W3C Trace Context: an extension of CloudEvents, and a field of a job."""
 _TRACER_NAME = "busmq_spark"
+_told: list[str] = []
+log = logging.getLogger("busmq_spark")
 
 
 def _api() -> Any:
@@ -28,23 +34,46 @@ def _api() -> Any:
     return None if api is None or getattr(api, "_TRACER_PROVIDER", api) is None else api
 
 
+@lru_cache(maxsize=1)
+def _tracer_of(provider: Any) -> Any:
+    """Return the tracer of a provider. Making one changes the warning filters of the process for a
+    moment.
+    """
+    return provider.get_tracer(_TRACER_NAME)
+
+
+def _start_span(api: Any, name: str, attributes: Mapping[str, str | int]) -> Any:
+    """Return a span that has begun, or None if the provider of the program fails: what the span is
+    about goes on.
+    """
+    found = {f"busmq.{key}": value for key, value in attributes.items()}
+    try:
+        return _tracer_of(api.get_tracer_provider()).start_span(name, attributes=found)
+    except Exception as error:  # noqa: BLE001  # it is the code of others
+        _tell_failure_once(error_text(error))
+        return None
+
+
+def _tell_failure_once(text: str) -> None:
+    if not _told:
+        _told.append(text)
+        log.error("no span is made, since the provider of spans failed: %s", text)
+
+
 def span(name: str, **attributes: str | int) -> AbstractContextManager[object]:
     """Return a context whose block is a span; an exception marks it as failed."""
     if (api := _api()) is None:
         return nullcontext()
-    found = {f"busmq.{key}": value for key, value in attributes.items()}
-    context: AbstractContextManager[object] = api.get_tracer(_TRACER_NAME).start_as_current_span(
-        name, attributes=found
-    )
+    if (made := _start_span(api, name, attributes)) is None:
+        return nullcontext()
+    context: AbstractContextManager[object] = api.use_span(made, end_on_exit=True)
     return context
 
 
 def traced(future: Future[T], name: str, **attributes: str | int) -> Future[T]:
     """Return ``future``; until it is done a span lasts, which its exception marks as failed."""
-    if (api := _api()) is None:
+    if (api := _api()) is None or (made := _start_span(api, name, attributes)) is None:
         return future
-    found = {f"busmq.{key}": value for key, value in attributes.items()}
-    made = api.get_tracer(_TRACER_NAME).start_span(name, attributes=found)
 
     def end(done: Future[T]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:

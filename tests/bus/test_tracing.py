@@ -6,12 +6,14 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Sampler, SamplingResult
 
 from busmq_spark import tracing
 from busmq_spark.bus.bus import Bus
@@ -72,6 +74,32 @@ async def test_a_push_is_a_span_and_its_error_marks_it(
     assert good.status.is_ok
     assert not bad.status.is_ok
     assert bad.events[0].name == "exception"
+
+
+async def test_a_provider_that_fails_costs_only_the_spans(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Sampler):
+        def should_sample(self, *_: object, **__: object) -> SamplingResult:
+            raise RuntimeError("no sample")
+
+        def get_description(self) -> str:
+            return "fails"
+
+    class Counting(TracerProvider):
+        made = 0
+
+        def get_tracer(self, *given: Any, **named: Any) -> Any:
+            Counting.made += 1
+            return super().get_tracer(*given, **named)
+
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", Counting(sampler=Failing()))
+    async with Bus(redis_url) as bus, bus.queue("unsampled") as queue:
+        assert [await queue.push(b"a"), await queue.push(b"b")] == [1, 2]
+        with tracing.span("block"):
+            pass
+    assert Counting.made == 1
+    assert [each.levelname for each in caplog.records if "span" in each.message] == ["ERROR"]
 
 
 async def test_an_event_carries_the_trace_of_its_publisher(
