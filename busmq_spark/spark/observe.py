@@ -43,12 +43,14 @@ COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "busmq_query_rows": (QUERY, "Rows since the observation began"),
     "busmq_query_batches": (QUERY, "Batches with rows since the observation began"),
     "busmq_query_restarts": (QUERY, "Starts after the first one"),
+    "busmq_query_lost": (QUERY, "Messages lost since the observation began"),
 }
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]*)):(\d{1,5})")
 _CODE = re.compile(r"\bBUSMQ_[A-Z_]+")
-_LAG = re.compile(r'"lag"\s*:\s*(\d+)')
-_LAG_S = re.compile(r'"lag_s"\s*:\s*(\d+)')
-_LOST = re.compile(r'"lost"\s*:\s*(\d+)')
+# Over Spark Connect an older pyspark gives the repr of a dict for an offset.
+_LAG = re.compile(r"""["']lag["']\s*:\s*(\d+)""")
+_LAG_S = re.compile(r"""["']lag_s["']\s*:\s*(\d+)""")
+_LOST = re.compile(r"""["']lost["']\s*:\s*(\d+)""")
 log = logging.getLogger("busmq_spark")
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -87,7 +89,11 @@ class Observation:
             metrics.add_source(series)
             self.url = self._stack.enter_context(serve_pages(*address, metrics))
         self.listener = QueryListener(series, tracer)
-        spark.streams.addListener(self.listener)
+        try:
+            spark.streams.addListener(self.listener)
+        except BaseException:
+            self._stack.close()
+            raise
 
     def stop(self) -> None:
         """Observe no more, and free the address."""
@@ -114,6 +120,12 @@ class _QuerySeries:
         if name and id not in self._labels:
             self._labels[id] = name if name.isprintable() else repr(name)[1:-1]
         return self._labels.setdefault(id, id)
+
+    def knows(self, id: str) -> bool:
+        """Return whether the query has a label. An event without the name of its query must not
+        give it one.
+        """
+        return id in self._labels or len(self._labels) >= MAX_QUERIES
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set the value of a series."""
@@ -177,6 +189,7 @@ class QueryListener(StreamingQueryListener):
             query = series.label(str(event.id), event.name)
             started = series.has("busmq_query_running", query)
             series.add("busmq_query_restarts", 1 if started else 0, query)
+            series.add("busmq_query_lost", 0, query)
             series.set("busmq_query_running", 1, query)
             series.clear("busmq_query_error", query)
 
@@ -196,23 +209,30 @@ class QueryListener(StreamingQueryListener):
             series.add("busmq_query_batches", 1 if rows else 0, query)
             for phase, ms in progress.durationMs.items():
                 series.set("busmq_query_phase_seconds", ms / 1000, query, phase)
-            for name, value in _lag_of(progress.sources).items():
+            lags = _lag_of(progress.sources)
+            for name, value in lags.items():
                 series.set(name, value, query)
+            lost = _lost_in(progress.sources) if "busmq_query_lost_messages" in lags else 0
+            series.add("busmq_query_lost", lost, query)
         if self._tracer is not None:
             self._make_span(progress, query)
 
     @_harmless
     def onQueryIdle(self, event: Any) -> None:
         """Called by Spark."""
-        with self._series.lock:
-            query = self._series.label(str(event.id))
-            self._series.set("busmq_query_last_progress_timestamp_seconds", time(), query)
+        series = self._series
+        with series.lock:
+            if series.knows(str(event.id)):
+                query = series.label(str(event.id))
+                series.set("busmq_query_last_progress_timestamp_seconds", time(), query)
 
     @_harmless
     def onQueryTerminated(self, event: Any) -> None:
         """Called by Spark."""
         series = self._series
         with series.lock:
+            if not series.knows(str(event.id)):
+                return
             query = series.label(str(event.id))
             series.set("busmq_query_running", 0, query)
             if event.exception:
@@ -241,7 +261,7 @@ def _lag_of(sources: list[Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for source in sources:
         told, latest = source.metrics or {}, source.latestOffset or ""
-        at = latest.rfind('"lag"')
+        at = max(latest.rfind('"lag"'), latest.rfind("'lag'"))
         tail = latest[at:] if at >= 0 else ""
         lag, lag_s = _LAG.match(tail), _LAG_S.search(tail)
         for name, value in (
@@ -254,10 +274,19 @@ def _lag_of(sources: list[Any]) -> dict[str, float]:
                 join = sum if name.endswith("messages") else max
                 found[name] = join((found.get(name, 0.0), number))
         if lag or "lag" in told:
-            end = source.endOffset or ""
-            lost = sum(map(int, _LOST.findall(end))) if '"lost"' in end else 0
+            lost = _lost_until(source.endOffset)
             found["busmq_query_lost_messages"] = found.get("busmq_query_lost_messages", 0) + lost
     return found
+
+
+def _lost_in(sources: list[Any]) -> int:
+    """Return how many messages the batch lost."""
+    ends = ((source.startOffset, source.endOffset) for source in sources)
+    return sum(max(0, _lost_until(end) - _lost_until(start)) for start, end in ends)
+
+
+def _lost_until(offset: str | None) -> int:
+    return sum(map(int, _LOST.findall(offset or "")))
 
 
 def _tracer() -> Any:

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import uuid
+from socket import create_connection, socket
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -103,6 +105,66 @@ def test_a_batch_of_the_python_engine() -> None:
     assert found["busmq_query_lag_seconds"] == {("orders",): 4}
     assert found["busmq_query_lost_messages"] == {("orders",): 7}
     assert found["busmq_query_restarts"] == {("orders",): 0}
+
+
+def lost_of(*counts: int) -> str:
+    return json.dumps({"v": 1, "queues": {f"q{i}": {"lost": n} for i, n in enumerate(counts)}})
+
+
+def test_each_loss_counts_once() -> None:
+    series = _QuerySeries()
+    listener = QueryListener(series, None)
+    listener.onQueryStarted(started())
+    assert values_of(series)["busmq_query_lost"] == {("orders",): 0}
+    listener.onQueryProgress(progress(startOffset=lost_of(4), endOffset=lost_of(4)))
+    assert values_of(series)["busmq_query_lost"] == {("orders",): 0}
+    listener.onQueryProgress(progress(startOffset=lost_of(4), endOffset=lost_of(5, 2)))
+    listener.onQueryStarted(started())
+    found = values_of(series)
+    assert found["busmq_query_lost"] == {("orders",): 3}
+    assert found["busmq_query_lost_messages"] == {("orders",): 7}
+
+
+def test_offsets_as_the_repr_of_a_dict() -> None:
+    series = _QuerySeries()
+    told = {"sources": {"lag": {"last": 9}}, "lag": 7, "lag_s": 4}
+    start, end = json.loads(lost_of(1)), json.loads(lost_of(3))
+    offsets = {"startOffset": str(start), "endOffset": str(end), "latestOffset": str(told)}
+    QueryListener(series, None).onQueryProgress(progress(**offsets))
+    found = values_of(series)
+    assert found["busmq_query_lag_messages"] == {("orders",): 7}
+    assert found["busmq_query_lag_seconds"] == {("orders",): 4}
+    assert found["busmq_query_lost_messages"] == {("orders",): 3}
+    assert found["busmq_query_lost"] == {("orders",): 2}
+
+
+def test_a_query_that_ran_before_the_observation_gets_its_name() -> None:
+    series = _QuerySeries()
+    listener = QueryListener(series, None)
+    listener.onQueryIdle(QueryIdleEvent(ID, RUN, "2026-01-02T03:04:05.678Z"))
+    listener.onQueryTerminated(QueryTerminatedEvent(uuid.uuid4(), RUN, None, None))
+    listener.onQueryProgress(progress())
+    found = values_of(series)
+    assert found["busmq_query_running"] == {("orders",): 1}
+    assert set(found["busmq_query_last_progress_timestamp_seconds"]) == {("orders",)}
+
+
+def test_a_session_that_takes_no_listener_leaves_no_page() -> None:
+    class Streams:
+        def addListener(self, _: object) -> None:
+            raise RuntimeError("no listener")
+
+    class Session:
+        streams = Streams()
+
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(RuntimeError, match="no listener"):
+        busmq_spark.observe(Session(), prometheus=address)
+    host, _, port = address.partition(":")
+    with pytest.raises(ConnectionRefusedError):
+        create_connection((host, int(port)))
 
 
 def test_a_batch_of_the_java_engine_and_one_of_another_source() -> None:
