@@ -15,6 +15,7 @@ from rich.text import Text
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import CliOutput, format_count, format_duration, format_number, table
 from busmq_spark.cli.queue_lookup import LocatedQueue, MessageMissing, keys_of, open_links
+from busmq_spark.cli.queue_overviews import describe_lease_holder
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.option_parsing import one_name
 from busmq_spark.options import RedisOptions
@@ -23,10 +24,9 @@ from busmq_spark.queue.keys import display_name, server_index, sink_record, spli
 from busmq_spark.queue.message import Position
 from busmq_spark.reading.loss import count_messages_to_delete, loss_between
 from busmq_spark.reading.reader_operations import QueueState, marks, states, subscriptions
-from busmq_spark.reading.readers import describe_holder_of
 from busmq_spark.reading.times_of_ids import ages, id_at, note_times_if_allowed
 from busmq_spark.redis_io.layout import Link
-from busmq_spark.redis_io.lease_token import describe_holder, is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import locate
 from busmq_spark.starting_offsets import parse_moment
 from busmq_spark.store.loss_errors import loss_error
@@ -499,7 +499,7 @@ def _check_rewindable(old: SparkCheckpoint, queue: str) -> None:
 def _check_unread(name: str, place: LocatedQueue, reader: str) -> None:
     """Raises QueueBusy while a reader holds the queue."""
     if holder := _holder(place, reader):
-        who = place.link.run(describe_holder_of(place.keys, reader, holder, describe_holder))
+        who = describe_lease_holder(place, reader, holder)
         raise QueueBusy(
             queue=name,
             found=f"is read ({who})",

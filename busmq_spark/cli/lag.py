@@ -239,6 +239,8 @@ def _verdict(
         part, left = limits.part_of(each), each.state == "gone" and each.behind > 0
         if part > 1 or each.state == "stuck":
             findings.append((2, _finding(each)))
+        elif limits.seconds is not None and each.behind and each.behind_s is None:
+            findings.append((1, f"{_finding(each)}, the oldest of unknown age"))
         # npm's consumers hold no lease: a queue without names says nothing of its readers
         elif part >= NEARLY or each.state == "behind" or (left and (each.reader or each.records)):
             findings.append((1, _finding(each)))

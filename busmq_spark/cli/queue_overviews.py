@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 from busmq_spark.cli.output import format_duration
 from busmq_spark.cli.queue_lookup import LocatedQueue
-from busmq_spark.errors import QueueDamaged, ServerRefused
+from busmq_spark.errors import BusError, QueueDamaged, ServerRefused
 from busmq_spark.queue.command_generators import Flow, RedisCall, command, slices
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.reading.reader_operations import QueueState, states, subscriptions
+from busmq_spark.reading.readers import describe_holder_of
 from busmq_spark.redis_io.layout import Link
-from busmq_spark.redis_io.lease_token import is_dead
+from busmq_spark.redis_io.lease_token import describe_holder, is_dead
 
 
 def lease_calls(keys: QueueKeys, names: Sequence[str]) -> list[RedisCall]:
@@ -47,16 +48,28 @@ def live_holders(names: Sequence[str], replies: Sequence[bytes | int | None]) ->
 
 
 def describe_holders(place: LocatedQueue) -> list[str]:
-    """Return one text for each query that holds a lease on the queue or on one of its
+    """Return one text for each reader that holds a lease on the queue or on one of its
     subscriptions.
     """
     names = ["", *place.link.run(subscriptions([place.keys]))[0]]
-    held = live_holders(names, place.link.execute(lease_calls(place.keys, names)))
+    replies = place.link.execute(lease_calls(place.keys, names))
+    tokens = dict(zip(names, replies[0::2], strict=True))
     return [
-        f"{f'subscription {name}, ' if name else ''}its lease is renewed or over within"
-        f" {format_duration(left_ms / 1000 + 1)}"
-        for name, left_ms in held.items()
+        f"{f'subscription {name}, ' if name else ''}"
+        f"{describe_lease_holder(place, name, tokens[name].decode('utf-8', 'replace'))}; its lease"
+        f" is renewed or over within {format_duration(left_ms / 1000 + 1)}"
+        for name, left_ms in live_holders(names, replies).items()
     ]
+
+
+def describe_lease_holder(place: LocatedQueue, reader: str, token: str) -> str:
+    """Return a description of the holder of a lease for people: by its record, or by its token
+    where the record cannot be read.
+    """
+    try:
+        return place.link.run(describe_holder_of(place.keys, reader, token, describe_holder))
+    except BusError:
+        return describe_holder(token)
 
 
 T = TypeVar("T")

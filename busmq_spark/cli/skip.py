@@ -17,6 +17,7 @@ from busmq_spark.cli.queue_lookup import (
     open_links,
     read_messages,
 )
+from busmq_spark.cli.queue_overviews import describe_lease_holder
 from busmq_spark.errors import ConfigError, QueueBusy, QueueFull
 from busmq_spark.groups.dead_letter import make_dead_letter, push_letters
 from busmq_spark.groups.shared_group import LeasedMessage
@@ -24,11 +25,10 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.queue import MIN_RECORD_TTL_S, attach, check_id, clock_ms
 from busmq_spark.reading.reader_operations import QueueState, subscriptions
-from busmq_spark.reading.readers import describe_holder_of
 from busmq_spark.reading.skipping import MAX_SKIPPED_IDS
 from busmq_spark.reading.skipping import skip as mark_skipped
 from busmq_spark.redis_io.layout import Link
-from busmq_spark.redis_io.lease_token import describe_holder, is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
 REASON = "skipped by an operator"
@@ -112,7 +112,7 @@ def _mark(place: LocatedQueue, state: QueueState, reader: str, id: int, *, mark:
             break
         dead = detail
     if status == "busy":
-        who = place.link.run(describe_holder_of(place.keys, reader, detail, describe_holder))
+        who = describe_lease_holder(place, reader, detail)
         raise QueueBusy(
             queue=name,
             found=f"is read ({who})",

@@ -25,7 +25,7 @@ from busmq_spark.cli.options import (
 )
 from busmq_spark.cli.output import CliOutput, MessagePrinter, escape_control_characters
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links, read_messages
-from busmq_spark.cli.queue_overviews import describe_holders
+from busmq_spark.cli.queue_overviews import describe_holders, describe_lease_holder
 from busmq_spark.errors import QueueBusy
 from busmq_spark.options import RedisOptions
 from busmq_spark.queue.command_generators import command
@@ -33,8 +33,7 @@ from busmq_spark.queue.message import CHUNK_MESSAGES
 from busmq_spark.queue.queue import ack, pop
 from busmq_spark.reading.reader_operations import QueueState, keep_alive, lease, release
 from busmq_spark.reading.reader_record import Announcement, lease_field
-from busmq_spark.reading.readers import describe_holder_of
-from busmq_spark.redis_io.lease_token import LEASE_MS, describe_holder, is_dead, my_token
+from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
 from busmq_spark.redis_io.push_listener import RedisPushListenerThread
 from busmq_spark.redis_io.reader_announcer import ReaderAnnouncer
 
@@ -58,13 +57,13 @@ def take_messages(
     keys, link = place.keys, place.link
     if held := describe_holders(place):
         found = (
-            f"is being read by a running query ({held[0]}), which would fail if messages were taken"
-            " from it"
+            f"is being read ({held[0]}), and that reader would fail if messages were taken from the"
+            " queue"
         )
         raise QueueBusy(
             queue=keys.name,
             found=found,
-            remedy="Stop that query first, or look without taking: busmq tail without --consume",
+            remedy="Stop that reader first, or look without taking: busmq tail without --consume",
         )
     written, left = 0, most
     held_lease = _TailLease(place, state.ttl_s) if reliable else None
@@ -135,9 +134,7 @@ class _TailLease:
         return self.announcer.announcement(lease_field(""))
 
     def _raise_busy(self, holder: str) -> NoReturn:
-        who = self._place.link.run(
-            describe_holder_of(self._place.keys, "", holder, describe_holder)
-        )
+        who = describe_lease_holder(self._place, "", holder)
         remedy = "Stop that one, or look without taking: busmq tail without --reliable"
         raise QueueBusy(
             queue=self._place.keys.name, found=f"is read by another ({who})", remedy=remedy

@@ -30,6 +30,8 @@ MIN_LOOK_MS = 1000
 """Fewest milliseconds between two looks that are compared."""
 BEHIND_LOOKS = 4
 """The state ``behind`` needs a lag that grew from each of so many looks to the next."""
+RECORD_LIFE_MS = 24 * 3600 * 1000
+"""An older record counts as deleted: the renewals of other readers keep its hash."""
 ReaderState: TypeAlias = Literal["ok", "behind", "stuck", "replaying", "gone", "paused"]
 READER_STATES: tuple[ReaderState, ...] = ("ok", "behind", "stuck", "replaying", "gone", "paused")
 _STORED = re.compile(r"(\d{1,16}):(\d{1,16}):(\d{1,16}):(r?)((?:;\d{1,16}:\d{1,16}:\d{1,16})*) ")
@@ -272,6 +274,8 @@ def _add_reply(
         )
     for name, value in zip(*[iter(rest[end:])] * 2, strict=True):
         stored = StoredRecord.parse(name, value)
+        if stored.record and now_ms - stored.seen_ms > RECORD_LIFE_MS:
+            continue
         reply.records[stored.field] = stored
 
 

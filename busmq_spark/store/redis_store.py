@@ -382,7 +382,10 @@ class RedisStore(EventSubscriptionsMixin):
     def describe_holder(self, queue: str, subscription: str, token: str) -> str:
         """Return a description of the holder of a lease, for people."""
         flow = describe_holder_of(self.keys(queue), subscription, token, describe_holder)
-        return self._run(queue, flow)
+        try:
+            return self._run(queue, flow)
+        except BusError:  # its token says who it is, too
+            return describe_holder(token)
 
     def keep_alive(
         self,

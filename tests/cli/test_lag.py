@@ -242,3 +242,34 @@ def test_tail_reliable_holds_the_lease_and_names_itself(
     announce(link, f"{hint}-b", "", name="other")
     busy = busmq("tail", f"{hint}-b", "--reliable", "--count", "2")
     assert (busy.code, "BUSMQ_QUEUE_BUSY" in busy.err) == (1, True)
+    assert "is being read (query 'other', process 7 on web-7; its lease is renewed" in busy.err
+    link.execute(command("DEL", QueueKeys(f"{hint}-b").readers))
+    link.execute(command("SET", QueueKeys(f"{hint}-b").readers, "a string"))
+    busy = busmq("tail", f"{hint}-b", "--consume", "--count", "2")
+    assert (busy.code, "BUSMQ_QUEUE_BUSY" in busy.err) == (1, True)
+    assert "is being read (process 7 of machine far; its lease is renewed" in busy.err
+
+
+def test_a_number_beyond_all_clocks_is_no_time_of_a_record(
+    busmq: Busmq, hint: str, link: SyncLink
+) -> None:
+    announce(link, f"{hint}-a", "slow", name="to-lake")
+    keys, field = QueueKeys(f"{hint}-a"), lease_field("slow")
+    value = link.execute(command("HGET", keys.readers, field)).decode()
+    numbers = '{"at":' + "9" * 400 + ',"planned":[1,' + "9" * 400 + "],"
+    link.execute(command("HSET", keys.readers, field, value.replace("{", numbers, 1)))
+    done = busmq("lag", f"{hint}-*")
+    assert (done.code, "Traceback" in done.err) == (0, False)
+    assert "query 'to-lake'" in row(done.text, f"{hint}-a", "slow")
+
+
+def test_the_check_warns_of_an_age_that_is_not_known(
+    busmq: Busmq, fresh: Fresh, link: SyncLink
+) -> None:
+    keys = QueueKeys(fresh("lag"))
+    link.run(flows.attach(keys, "life", ttl_s=600))
+    link.run(flows.push_many(keys, [b"v"] * 3))
+    link.execute(command("DEL", keys.clock))
+    done = busmq("lag", keys.name, "--check", "--max-age", "5m")
+    assert (done.code, done.text.count("\n")) == (1, 1)
+    assert "3 messages wait, the oldest of unknown age" in done.text

@@ -267,6 +267,21 @@ def test_a_hash_has_at_most_a_hundred_records_and_none_of_last_week(
     assert not {"g:99:x", "g:119:x", "g:old:x"} & left
 
 
+def test_a_record_ends_after_a_day_while_another_reader_renews(
+    run: Run, redis: Redis, born: Born
+) -> None:
+    keys, _ = born()
+    run(subscribe([keys], "s", [0]))
+    hold(run, keys, "s", name="ended")
+    redis("DEL", keys.lease("s"))
+    age(redis, keys, 1000 * DAY_S - 60_000)
+    assert only(run(read_readers([keys]))).name == "ended"
+    age(redis, keys, 61_000)
+    hold(run, keys, name="other")
+    found = {each.reader: each for each in run(read_readers([keys]))}
+    assert (found["s"].state, found["s"].records, found[""].name) == ("gone", (), "other")
+
+
 def test_more_readers_than_a_call_may_have_are_all_found(run: Run, born: Born) -> None:
     keys, _ = born()
     many = {f"s{n}" for n in range(400)}

@@ -308,7 +308,11 @@ class Consumption(BaseConsumption):
                 found = "has a reliable consumer already"
                 if self.names_holder:
                     flow = describe_holder_of(queue.keys, "", holder, describe_holder)
-                    found += f" ({await queue.run(flow)})"
+                    try:
+                        who = await queue.run(flow)
+                    except BusError:  # its token says who it is, too
+                        who = describe_holder(holder)
+                    found += f" ({who})"
                 raise QueueBusy(queue=queue.name, found=found, remedy=remedy)
             await self._sleep_unless_woken(LEASE_POLL_S)
 

@@ -172,9 +172,11 @@ class OrderedGroup(BaseGroup):
             remedy = (
                 "Read on with batches(), which waits for it, and hands out again what is not acked"
             )
-            who = await self._run(
-                describe_holder_of(self.queue.keys, self.name, self._other, describe_holder)
-            )
+            flow = describe_holder_of(self.queue.keys, self.name, self._other, describe_holder)
+            try:
+                who = await self._run(flow)
+            except BusError:  # its token says who it is, too
+                who = describe_holder(self._other)
             raise QueueBusy(
                 queue=self.queue.name,
                 found=f"is read by another as group {self.name!r} ({who})",
