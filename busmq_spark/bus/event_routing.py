@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from busmq_spark.arguments import check_items
 from busmq_spark.errors import (
@@ -33,8 +33,9 @@ from busmq_spark.errors import (
     QueueMissing,
     TooFewDestinations,
 )
-from busmq_spark.queue.command_generators import Flow, T
+from busmq_spark.queue.command_generators import Flow, RedisCall, Step, T, run_async
 from busmq_spark.queue.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
+from busmq_spark.redis_io.durability import Unconfirmed
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.routing import event_routing as flows
 from busmq_spark.routing.cloud_event import Event, Extension, make_event
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from busmq_spark.options import BusOptions
 
 EVENT_ID_BITS = 128
+_ADVICE_UNCONFIRMED = (
+    "A repeat would double them. If they must not be lost in a fail-over, send the same Event, with"
+    " its id, once more when the replicas keep up; its readers tell by the id that they have it"
+)
 log = logging.getLogger("busmq_spark")
 
 
@@ -245,13 +250,28 @@ class EventRoutingMixin:
     ) -> int:
         keys = QueueKeys(queue, self.options.cluster)
         index, durability = await self.servers.locate(keys.metadata), self.options.durable
-        flow = how(keys, value, new_token())
+        flow, link = how(keys, value, new_token()), self.servers.commands[index]
         if not durability.on:
-            return await self.servers.commands[index].run(flow)
-        try:
-            return await self.servers.durable(index, durability).run(flow)
-        except NotReplicated as error:
-            raise error.about(queue=queue) from None
+            return await link.run(flow)
+        durable = self.servers.durable(index, durability)
+
+        async def execute(step: Step) -> Any:
+            # A server that has the push has all that came before it, so that is not waited for.
+            if not isinstance(step, RedisCall) or step.idempotent:
+                return await link.execute(step)
+            try:
+                return await durable.execute(step)
+            except (NotReplicated, Unconfirmed) as error:
+                first, stored = reply = error.replies[0]
+                if stored <= 0:
+                    return reply
+                if isinstance(error, Unconfirmed):
+                    raise
+                raise error.about(
+                    queue=queue, first=first, last=first, advice=_ADVICE_UNCONFIRMED
+                ) from None
+
+        return await run_async(flow, execute)
 
 
 def _texts(patterns: str | Sequence[str]) -> Sequence[str]:

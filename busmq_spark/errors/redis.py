@@ -129,6 +129,8 @@ class NotReplicated(BusError):
                 " wait again, and to check that they are still there, call await"
                 f" queue.confirm({first}, {last})"
             )
+        if advice := details.get("advice"):
+            then = f"These messages are stored on the master. {advice}"
         if reason := details.get("reason"):
             then = (
                 f"The connection broke after the reply of the master, and then: {reason}. It is"

@@ -92,6 +92,24 @@ async def test_what_is_not_confirmed_is_named(pair: Pair) -> None:
             await bus.publish("user.new")
 
 
+async def test_a_command_that_is_not_confirmed_is_stored_and_named(pair: Pair) -> None:
+    """Also where its queue must be made first; and a full queue is still a full one."""
+    async with durable_bus(pair, SOON) as bus, bus.queue("orders") as orders:
+        full = bus.queue("full")
+        await full.attach(maxsize=1)
+        await full.push("x")
+        await bus.subscribe("user.*", into="full")
+        await unconfirmed(pair, orders, ["x"])
+        with pytest.raises(NotReplicated) as caught:
+            await bus.send("commands")
+        found = {name: caught.value.details[name] for name in ("queue", "first", "last")}
+        assert found == {"queue": "commands", "first": 1, "last": 1}
+        assert "Repeat the call" not in str(caught.value)
+        assert count(pair.master, "commands") == 1
+        with pytest.raises(PublishIncomplete, match="BUSMQ_QUEUE_FULL"):
+            await bus.publish("user.new")
+
+
 async def test_confirm_waits_again(pair: Pair) -> None:
     async with durable_bus(pair, SOON) as bus, bus.queue("orders") as orders:
         await unconfirmed(pair, orders, ["a", "b"])
