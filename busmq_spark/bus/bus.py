@@ -395,6 +395,8 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         own = (durability, replicas, durability_timeout_s)
         options = self.options
         of_bus = (options.durability, options.replicas, options.durability_timeout_s)
+        if durability in ("memory", "disk"):
+            of_bus = (options.durability, "all", options.durability_timeout_s)  # waits for none
         durable = check_durability(
             *(of_bus[at] if each is None else each for at, each in enumerate(own))
         )

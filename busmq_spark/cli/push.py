@@ -31,7 +31,7 @@ from busmq_spark.cli.queue_lookup import (
     locate_queue,
     open_links,
 )
-from busmq_spark.errors import ConfigError, LinkLost, NotReplicated
+from busmq_spark.errors import ConfigError, LinkLost, NotReplicated, QueueMissing
 from busmq_spark.groups.topic import partition_of
 from busmq_spark.options import Durability, RedisOptions, check_durability
 from busmq_spark.queue.command_generators import slices
@@ -219,6 +219,10 @@ class CliPusher:
                 stored = self._link.run(append(keys, chunk), keys.name)[1]
             except NotReplicated as error:
                 first, stored = error.replies[0]
+                if stored < 0:
+                    raise QueueMissing(queue=keys.name) from None
+                if not stored:
+                    break
                 self.stored += done + stored
                 left = len(values) - done - stored
                 raise error.about(first=first, last=first + stored - 1, left=left) from None

@@ -10,8 +10,10 @@ master will do.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -113,25 +115,31 @@ class SentinelMaster:
         return await run_async(self._find_master(), _ask_async, CONNECTION_ERRORS)
 
     def list_replicas(self) -> ReplicaList:
-        """Ask all sentinels for the replicas: any of them may lead the next fail-over."""
-        return run_sync(self._find_replicas(), _ask, CONNECTION_ERRORS)
+        """Ask all sentinels at once for the replicas: any of them may lead the next fail-over."""
+        with ThreadPoolExecutor(len(self.sentinels), "busmq-sentinels") as threads:
+            asked = [threads.submit(_ask, question) for question in self._ask_for_replicas()]
+        return self._replicas_in([each.exception() or each.result() for each in asked])
 
     async def list_replicas_async(self) -> ReplicaList:
         """List the replicas on the running loop."""
-        return await run_async(self._find_replicas(), _ask_async, CONNECTION_ERRORS)
+        asked = map(_ask_async, self._ask_for_replicas())
+        return self._replicas_in(await asyncio.gather(*asked, return_exceptions=True))
 
-    def _find_replicas(self) -> LookUp[ReplicaList]:
+    def _ask_for_replicas(self) -> list[Question]:
         request = pack_words(("SENTINEL", "REPLICAS", self.name))
+        return [Question(sentinel, request) for sentinel in self.sentinels]
+
+    def _replicas_in(self, answers: Sequence[Any]) -> ReplicaList:
         electable: set[NodeAddress] = set()
         others: set[NodeAddress] = set()
         problems: list[BusError | None] = []
-        for sentinel in self.sentinels:
-            try:
-                rows = yield Question(sentinel, request)
-            except CONNECTION_ERRORS as error:
-                problems.append(translate_redis_error(error, sentinel))
+        for sentinel, answer in zip(self.sentinels, answers, strict=True):
+            if isinstance(answer, CONNECTION_ERRORS):
+                problems.append(translate_redis_error(answer, sentinel))
                 continue
-            for row in rows:
+            if isinstance(answer, BaseException):
+                raise answer
+            for row in answer:
                 facts = dict(zip(row[::2], row[1::2], strict=True))
                 address = facts[b"ip"].decode(), int(facts[b"port"])
                 # Also one that is down: it may come back and be elected.

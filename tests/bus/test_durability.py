@@ -22,6 +22,7 @@ from busmq_spark.errors import (
     TooFewReplicas,
     UnconfirmedLost,
 )
+from busmq_spark.options import Durability
 from busmq_spark.queue.keys import QueueKeys
 from tests.replicated import LONG, SOON, Pair, count, running_pair
 from tests.support import wait_until
@@ -234,6 +235,14 @@ def test_a_bad_setting_is_refused_before_any_connection(
         Bus("redis://h", **settings)
     with pytest.raises(ConfigError, match=text):
         Bus("redis://h").queue("orders", **settings)
+
+
+def test_a_queue_has_the_replicas_of_its_bus_only_if_it_waits_for_them() -> None:
+    bus = Bus("redis://h", durability="replicated", replicas=2)
+    assert bus.queue("hints", durability="memory").durability == Durability()
+    assert bus.queue("orders", durability="replicated-disk").durability.replicas == 2
+    with pytest.raises(ConfigError, match="durability=memory waits for none"):
+        bus.queue("hints", durability="memory", replicas=2)
 
 
 def test_federation_is_refused_before_any_connection(tmp_path: Path) -> None:

@@ -10,13 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from busmq_spark.cli.output import CliOutput
+from busmq_spark.cli.push import CliPusher
+from busmq_spark.cli.queue_lookup import CliQueueFull, LocatedQueue
+from busmq_spark.errors import QueueMissing
+from busmq_spark.options import Durability
+from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.queue import ack, attach, delete, pop, push_many
 from busmq_spark.reading.reader_operations import lease
 from busmq_spark.redis_io.lease_token import this_machine
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
-from tests.replicated import count, running_pair
+from tests.replicated import SOON, count, running_pair
 from tests.support import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.redis
@@ -292,3 +298,19 @@ def test_a_durable_push_is_on_the_replica_or_refused_in_one_line(busmq: Busmq) -
         short = busmq("push", "orders", "c", *at, "--durability-timeout", "1s", "--json", url=url)
         assert short.error["code"] == "BUSMQ_NOT_REPLICATED"
         assert (count(pair.master, "orders"), count(pair.replica, "orders")) == (3, 2)
+
+
+def test_a_full_or_missing_queue_is_named_when_no_replica_confirms() -> None:
+    with running_pair() as pair:
+        pair.heal()
+        keys, link, out = QueueKeys("orders", False), pair.link(), CliOutput(True)
+        attached = link.run(attach(keys, "life", ttl_s=100, maxsize=1))
+        place = LocatedQueue(keys, link)
+        pusher = CliPusher(out, place, attached, Durability("replicated", 1, SOON))
+        pusher.push([b"a"])
+        pair.between.hush()
+        with pytest.raises(CliQueueFull):
+            pusher.push([b"b"])
+        link.run(delete(keys))
+        with pytest.raises(QueueMissing):
+            pusher.push([b"b"])

@@ -5,18 +5,20 @@ what the replica has.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from busmq_spark.embedded.layouts import EmbeddedCluster
+from busmq_spark.embedded.layouts import EmbeddedCluster, EmbeddedSentinel
 from busmq_spark.embedded.server import EmbeddedRedis
 from busmq_spark.errors import ConfigError, NotReplicated, ReadOnly, TooFewReplicas
 from busmq_spark.options import Durability, RedisOptions
 from busmq_spark.queue import queue as flows
 from busmq_spark.queue.command_generators import command
 from busmq_spark.queue.keys import QueueKeys
+from busmq_spark.redis_io import moving_endpoints
 from busmq_spark.redis_io.durability import (
     DurableAsyncLink,
     DurableSyncLink,
@@ -28,7 +30,7 @@ from busmq_spark.redis_io.layout import redis_layout, sync_links
 from busmq_spark.redis_io.slots import slot_of_key
 from tests.moves import Move
 from tests.replicated import LONG, SOON, Pair, count, info, running_pair
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -284,6 +286,37 @@ def cluster_link(group: EmbeddedCluster) -> Any:
     options = RedisOptions(url=",".join(group.urls), layout="cluster")
     [link] = sync_links(redis_layout(options))
     return link
+
+
+async def test_the_sentinels_are_asked_for_replicas_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A silent one would hold up the flush for each other one."""
+    both, count_of_asked, all_asked = threading.Barrier(2), 0, asyncio.Event()
+    ask, ask_async = moving_endpoints._ask, moving_endpoints._ask_async
+
+    def ask_together(question: moving_endpoints.Question) -> Any:
+        both.wait(PATIENCE_S)
+        return ask(question)
+
+    async def ask_together_async(question: moving_endpoints.Question) -> Any:
+        nonlocal count_of_asked
+        count_of_asked += 1
+        if count_of_asked == 2:
+            all_asked.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await all_asked.wait()
+        return await ask_async(question)
+
+    monkeypatch.setattr(moving_endpoints, "_ask", ask_together)
+    monkeypatch.setattr(moving_endpoints, "_ask_async", ask_together_async)
+    with EmbeddedSentinel(1, 2) as servers:
+        options = RedisOptions(url=",".join(servers.urls), layout="sentinel")
+        [endpoint] = redis_layout(options).endpoints
+        assert isinstance(endpoint, moving_endpoints.SentinelMaster)
+        expected = {("127.0.0.1", servers.replicas[0].port)}, set()
+        assert await asyncio.to_thread(endpoint.list_replicas) == expected
+        assert await endpoint.list_replicas_async() == expected
 
 
 def test_a_slot_on_the_move_is_confirmed_by_another(cluster: EmbeddedCluster) -> None:
