@@ -16,8 +16,10 @@ it has that of its master. So the id is read when the connection opens, before a
 more after WAIT. The same id means: no restart and no fail-over in between, also not there and back.
 A connection that broke takes its replies with it, and a new one reads the id anew.
 
-Without the fence WAIT would say nothing about a repeated call that writes nothing: on a new
-connection Redis waits for the offset 0, which every replica has.
+Without the fence WAIT may say nothing about a repeated call that writes nothing: a server may wait
+for the last write of this connection only, and on a new one that is the offset 0, which every
+replica has. A test shows this for Valkey; on the Redis versions that were tried, it passes without
+the fence, too. The fence is written on every server.
 """
 
 from __future__ import annotations
