@@ -110,6 +110,9 @@ _SERVER_SETTINGS = (
 """Settings of ``_ListenSettings`` that FederationServer takes by these names."""
 
 
+_FileVersions = list[tuple[str, int, int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class _ListenSettings:
     """The address and the files of a listening server."""
@@ -135,7 +138,7 @@ class _ListenSettings:
         """Return the secrets as they are in the files now; None without --secrets."""
         return Keyring.load(self.secrets, self.secrets_folder) if self.secrets else None
 
-    def versions(self) -> list[tuple[str, int, int, int]]:
+    def versions(self) -> _FileVersions:
         """Return a value for each file that changes with the file."""
         named = [path for path in (self.secrets, *self.files) if path is not None]
         with suppress(OSError):
@@ -263,6 +266,7 @@ def serve(  # noqa: PLR0913  # the options of a command
                 " are in the file of --secrets"
             )
         )
+    used = place.versions()  # before the first look at the files, so that no change is missed
     tls = make_tls_context(*files)
     limits = limits_with(limit or [])
     secret = None if secrets else randomness.token_urlsafe(24)
@@ -290,7 +294,7 @@ def serve(  # noqa: PLR0913  # the options of a command
             source = BusExporter(redis)
             stack.callback(source.close)
             metrics.add_source(source)
-        code = asyncio.run(_serve(out, redis, place, keyring, limits, secret, tls, metrics))
+        code = asyncio.run(_serve(out, redis, place, used, keyring, limits, secret, tls, metrics))
     if code:
         raise KeyboardInterrupt
 
@@ -299,6 +303,7 @@ async def _serve(  # noqa: PLR0913, PLR0917  # what the command was given
     out: CliOutput,
     redis: RedisOptions,
     place: _ListenSettings,
+    used: _FileVersions,
     keyring: Keyring,
     limits: PeerLimits,
     secret: str | None,
@@ -337,7 +342,7 @@ async def _serve(  # noqa: PLR0913, PLR0917  # what the command was given
             loop.add_signal_handler(signal.SIGTERM, leave, False)
             loop.add_signal_handler(signal.SIGHUP, _reload, out, server, place)
             _print_welcome(out, server.url, place, keyring, secret, encrypted=tls is not None)
-            watching = asyncio.create_task(_reload_changed(out, server, place))
+            watching = asyncio.create_task(_reload_changed(out, server, place, used))
             interrupted = await ended
             watching.cancel()
             out.note("Leaving: objects detach, peers are sent away.")
@@ -351,10 +356,10 @@ so that a file which is being written is not read half.
 
 
 async def _reload_changed(
-    out: CliOutput, server: "FederationServer", place: _ListenSettings
+    out: CliOutput, server: "FederationServer", place: _ListenSettings, used: _FileVersions
 ) -> None:
-    """Read the files anew whenever one of them has changed."""
-    used = before = place.versions()
+    """Read the files anew whenever one of them has changed. ``used``: what is in use now."""
+    before = used
     while True:
         await asyncio.sleep(FILE_CHECK_PAUSE_S)
         now = place.versions()

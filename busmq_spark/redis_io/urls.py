@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -59,24 +60,24 @@ class PasswordInFile(str):
     password can be changed while a program runs.
     """
 
-    __slots__ = ("_path",)
+    __slots__ = ("_last", "_path")
     _path: Path
+    _last: str
 
     def __new__(cls, path: str | Path) -> Self:
         """Read the file. Raises ConfigError."""
         found = super().__new__(cls, _read_password(Path(path)))
-        found._path = Path(path)
+        found._path, found._last = Path(path), str(found)
         return found
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         return type(self), (str(self._path),)
 
     def read(self) -> str:
-        """Return the password in the file now; the first one while the file cannot be read."""
-        try:
-            return _read_password(self._path)
-        except ConfigError:
-            return str(self)
+        """Return the password in the file now; the one read last while it cannot be read."""
+        with suppress(ConfigError):
+            self._last = _read_password(self._path)
+        return self._last
 
 
 MAX_PASSWORD_FILE_BYTES = 4096

@@ -15,6 +15,7 @@ import pytest
 import busmq_spark
 from busmq_spark.cli.queue_lookup import CliQueueMissing, MessageMissing
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.redis_io.urls import PasswordInFile
 from tests.cli.conftest import Busmq, Start, environment, line_of
 from tests.conftest import Fresh
 from tests.support import PATIENCE_S, wait_until
@@ -206,6 +207,11 @@ def test_a_password_comes_from_a_file_and_is_read_for_each_connection(
         server.command("CLIENT", "KILL", "USER", "me")
         assert busmq("push", "q", "b", *words, url=None).code == 0
         assert line_of(tail) == b"b\n"
+        password = PasswordInFile(file)
+        file.write_text("third-one")
+        assert password.read() == "third-one"
+        file.write_text("")
+        assert password.read() == "third-one", "the one read last, while it is being written"
     for text, said in ((b"", "is empty"), (b"x\n\n", "line break"), (b"\xff", "not UTF-8")):
         file.write_bytes(text)
         done = busmq("queues", *words, "--json", url=None)
