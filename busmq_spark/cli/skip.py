@@ -7,7 +7,7 @@ import typer
 
 from busmq_spark.cli.checkpoint import ReaderOption
 from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import CliOutput, confirm
+from busmq_spark.cli.output import CliOutput, audit, confirm
 from busmq_spark.cli.queue_lookup import (
     CliQueueMissing,
     LocatedQueue,
@@ -64,12 +64,14 @@ def skip(  # noqa: PLR0913  # the options of a command
         _check_reader(place, reader)
         status = _mark(place, state, reader, id, mark=False)
         if status == "ok":
+            who = f"reader {reader!r}" if reader else "its reader"
             if to_dead:
                 _push_dead_letter(place, links, reader, id, state)
             else:
-                who = f"reader {reader!r}" if reader else "its reader"
                 confirm(out, f"let {who} pass over message {id} of queue {queue!r} unread", yes=yes)
             status = _mark(place, state, reader, id, mark=True)
+            if not to_dead:
+                audit(f"let {who} pass over message {id} of queue {queue!r}")
     dead = f"{queue}.dead" if to_dead and status == "ok" else None
     if as_json:
         out.print_json(queue=queue, id=id, reader=reader, skipped=True, dead=dead)
