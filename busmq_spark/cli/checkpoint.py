@@ -61,6 +61,15 @@ ReaderOption = Annotated[
         show_default=False,
     ),
 ]
+SinkOption = Annotated[
+    str,
+    typer.Option(
+        "--sink",
+        metavar="ID",
+        help="The option 'sinkId' of the query; by default its id.",
+        show_default=False,
+    ),
+]
 
 
 def show(folder: FolderArgument, *, as_json: JsonOption = False) -> None:
@@ -82,7 +91,7 @@ def show(folder: FolderArgument, *, as_json: JsonOption = False) -> None:
     ]
     if as_json:
         out.print_json(
-            checkpoint=found.folder.place,
+            checkpoint=found.folder.shown,
             query=found.query,
             sink=found.query,
             planned=found.planned.number,
@@ -249,15 +258,7 @@ def export(
     folder: FolderArgument,
     *,
     reader: ReaderOption = "",
-    sink: Annotated[
-        str,
-        typer.Option(
-            "--sink",
-            metavar="ID",
-            help="The option 'sinkId' of the query; by default its id.",
-            show_default=False,
-        ),
-    ] = "",
+    sink: SinkOption = "",
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -275,6 +276,7 @@ def export(
     out = CliOutput(as_json)
     checkpoint = read_checkpoint(CheckpointFolder(folder))
     own_sink = _parse_name("--sink", sink) if sink else checkpoint.query
+    _check_sources(checkpoint)
     if linked := [name for name in checkpoint.planned.positions if split_name(name)[0]]:
         raise checkpoint.folder.unusable(
             f"positions in {display_name(linked[0])}, a queue of a federation link",
@@ -293,7 +295,9 @@ def export(
         if problem := next((each.problem for each in now.values() if each.problem), None):
             raise problem
         deletes = any(_deletes_messages(each, reader) for each in now.values())
-        running = any(_holder(each.place, reader) for each in now.values())
+        unnamed = _subscriptions_beside(reader, [each.place for each in now.values()])
+        holds = any(_holder(each.place, reader) for each in now.values())
+    running = holds or (None if unnamed else False)
     source = {
         "subscribe": ",".join(sorted(positions)),
         **({"subscription": reader} if reader else {}),
@@ -304,7 +308,10 @@ def export(
     }
     new_sink = f"{own_sink}-after-{batch}"
     if as_json:
-        out.print_json(source=source, sinkId=new_sink, batch=batch, running=running)
+        known = appended is not None
+        out.print_json(
+            source=source, sinkId=new_sink, batch=batch, running=running, sinkKnown=known
+        )
     else:
         out.print_lines(*_snippet(source, new_sink))
     if deletes:
@@ -317,6 +324,41 @@ def export(
             "the query still runs: its later batches are not in these options. Stop it, then export"
             " again"
         )
+    elif unnamed:
+        out.warn(_unknown_reader(unnamed))
+    if appended is None and checkpoint.committed is not None:
+        out.warn(_unknown_sink(own_sink))
+
+
+def _check_sources(checkpoint: SparkCheckpoint) -> None:
+    """Raises CheckpointUnusable for a query that reads from anything else than queues."""
+    if others := checkpoint.planned.other_sources:
+        raise checkpoint.folder.unusable(
+            f"offsets of other sources beside queues, {others[0][:60]!r}",
+            "a query that reads only busmq queues",
+            "Start the query with a new checkpoint, and the start of each source as an option",
+        )
+
+
+def _unknown_sink(sink: str) -> str:
+    return (
+        f"this Redis knows no busmq sink {sink}. If it appended a batch that Spark has not"
+        " committed, the rows of that batch come twice. Name it with --sink; for a sink of another"
+        " kind this changes nothing"
+    )
+
+
+def _subscriptions_beside(reader: str, places: Sequence[LocatedQueue]) -> list[str]:
+    """Return the subscriptions of queues that have some, but not the one of the reader."""
+    found = [place.link.run(subscriptions([place.keys]))[0] for place in places]
+    return sorted({name for names in found if reader not in names for name in names})
+
+
+def _unknown_reader(names: Sequence[str]) -> str:
+    return (
+        f"the queues have the subscriptions {', '.join(map(repr, names))}. If the query reads as"
+        " one of them, name it with --reader: else it is not seen whether it runs"
+    )
 
 
 def _parse_name(option: str, text: str) -> str:
@@ -326,16 +368,19 @@ def _parse_name(option: str, text: str) -> str:
         raise ConfigError(reason=f"{option} is {text!r}; expected {error}") from None
 
 
-def _appended_batch(checkpoint: SparkCheckpoint, sink: str, links: Sequence[Link]) -> bool:
-    """Whether the sink has appended the newest planned batch, which Spark has not committed. Raises
-    CheckpointUnusable where the sink has a later batch, or half of this one.
+def _appended_batch(checkpoint: SparkCheckpoint, sink: str, links: Sequence[Link]) -> bool | None:
+    """Whether the sink has appended the newest planned batch, which Spark has not committed; None
+    where Redis knows no such sink. Raises CheckpointUnusable where the sink has a later batch, or
+    half of this one.
     """
     home = links[server_index(sink_record(sink), len(links))]
     number, manifest, query = home.execute(
         command("HMGET", sink_record(sink), "batch", "manifest", "query")
     )
     planned = checkpoint.planned.number
-    if number is None or int(number) < planned or (int(number) == planned == checkpoint.committed):
+    if number is None:
+        return None
+    if int(number) < planned or (int(number) == planned == checkpoint.committed):
         return False
     if int(number) > planned or (query and query.decode() != checkpoint.query):
         raise checkpoint.folder.unusable(
@@ -381,7 +426,8 @@ def _holder(place: LocatedQueue, reader: str) -> str:
 def _snippet(source: Mapping[str, str], sink: str) -> list[str | Text]:
     options = [f"    .option({_quoted(name)}, {_quoted(text)})" for name, text in source.items()]
     return [
-        "# The source: all other options as before.",
+        "# The source: all other options as before, without topic and subscribePattern, whose",
+        "# place subscribe takes. With ack=none, leave discardBacklog out.",
         *("rows = (", '    spark.readStream.format("busmq")', *options, "    .load()", ")"),
         "# The sink: a new checkpoint, all other options as before.",
         *("query = (", '    rows.writeStream.format("busmq")'),
@@ -422,13 +468,15 @@ def rewind(  # noqa: PLR0913  # the options of a command
         ),
     ] = "",
     reader: ReaderOption = "",
+    sink: SinkOption = "",
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write a copy of a checkpoint whose query reads some messages again; it prints the new folder.
 
     The old folder is not changed. Messages that have left their queue cannot be read again: it says
-    how many. The sink takes the rows as new ones, each once.
+    how many. The sink takes the rows as new ones, each once. A batch that it has appended counts as
+    read, even if Spark has not committed it.
 
     ```
     busmq checkpoint rewind /data/checkpoints/orders --to 540
@@ -439,30 +487,41 @@ def rewind(  # noqa: PLR0913  # the options of a command
     out = CliOutput(as_json)
     old = read_checkpoint(CheckpointFolder(folder))
     _check_rewindable(old, queue)
-    done = _done_positions(old)
-    chosen = {queue: done[queue]} if queue else done
+    own_sink = _parse_name("--sink", sink) if sink else old.query
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     new = CheckpointFolder(into) if into else old.folder.sibling(f".rewound-{stamp}")
     new.check_new()
     with open_links(redis) as links:
+        appended = _appended_batch(old, own_sink, links)
+        done = old.planned.positions if appended else _done_positions(old)
         now = _ask_queues(done, links)
         for name, each in now.items():
             _check_unread(name, each.place, reader)
-        wanted = _wanted_ids(to, old, {name: now[name] for name in chosen})
+        unnamed = _subscriptions_beside(reader, [each.place for each in now.values()])
+        wanted = _wanted_ids(to, old, {name: now[name] for name in ([queue] if queue else done)})
         positions, rows = {}, []
         for name, last in wanted.items():
             each = now[name]
-            back = _clamp(name, each, last)
+            if (back := _clamp(name, each, last)) == each.at.last:
+                continue
             [mark] = each.place.link.run(marks([(each.place.keys, back)]))
             positions[name] = Position(each.state.born, back, mark, None, each.at.lost)
             rows.append((name, each.at.last, back, max(0, back - last)))
+        if not rows:
+            raise ConfigError(
+                reason=f"--to is {to!r}; no queue is behind that: nothing to read again"
+            )
         write_rewound(old, new, {**done, **positions})
+    if unnamed:
+        out.warn(_unknown_reader(unnamed))
+    if appended is None and not old.is_committed:
+        out.warn(_unknown_sink(own_sink))
     if as_json:
         rewound = [
             {"queue": name, "from": at, "to": back, "removed": gone}
             for name, at, back, gone in rows
         ]
-        out.print_json(checkpoint=new.place, query=old.query, queues=rewound)
+        out.print_json(checkpoint=new.shown, query=old.query, queues=rewound)
         return
     for name, at, back, gone in rows:
         out.note(f"queue {name}: ids {back + 1}..{at} are read again")
@@ -471,13 +530,14 @@ def rewind(  # noqa: PLR0913  # the options of a command
                 f"queue {name}: {format_count(gone, 'message')} (ids {back - gone + 1}..{back})"
                 " left the queue and cannot be read again"
             )
-    out.print_lines(new.place)
+    out.print_lines(new.shown)
 
 
 def _check_rewindable(old: SparkCheckpoint, queue: str) -> None:
-    """Raises CheckpointUnusable for a query that keeps state or reads links, ConfigError for a
-    queue that is not in the checkpoint.
+    """Raises CheckpointUnusable for a query that keeps state or reads other sources, ConfigError
+    for a queue that is not in the checkpoint.
     """
+    _check_sources(old)
     if old.has_state:
         raise old.folder.unusable(
             "a query that keeps state (an aggregation, a join, a deduplication)",
@@ -540,7 +600,8 @@ def _wanted_ids(to: str, old: SparkCheckpoint, queues: Mapping[str, _QueueNow]) 
             reason=f"--to is {to!r}; expected an id, batch:NUMBER, or {text}"
         ) from None
     return {
-        name: now.place.link.run(id_at(now.place.keys, moment.ms)) for name, now in queues.items()
+        name: min(now.at.last, now.place.link.run(id_at(now.place.keys, moment.ms)))
+        for name, now in queues.items()
     }
 
 
@@ -548,8 +609,9 @@ def _clamp(name: str, now: _QueueNow, last: int) -> int:
     """Return the id that the new checkpoint begins after: ``last``, or the id before the oldest
     message. Raises ConfigError for an id after the position, MessageMissing where all are gone.
     """
-    if now.problem is not None and now.state.floor <= now.at.last:
-        raise now.problem  # another life, or other messages: not only some that are gone
+    if now.problem is not None and (now.state.floor <= now.at.last or last >= now.at.last):
+        # Another life, or other messages, or some are gone that the query has not read
+        raise now.problem
     if last > now.at.last:
         raise ConfigError(
             reason=(

@@ -43,6 +43,16 @@ class PlannedBatch:
     sources: Mapping[int, Mapping[str, Position]]
 
     @property
+    def other_sources(self) -> list[str]:
+        """Return the lines with offsets of sources that are not ours."""
+        lines = enumerate(self.lines[2:], 2)
+        return [
+            line
+            for index, line in lines
+            if line and line != _NO_OFFSET and index not in self.sources
+        ]
+
+    @property
     def positions(self) -> dict[str, Position]:
         """Return the position in each queue of all sources, the lowest where two read one queue."""
         found: dict[str, Position] = {}
@@ -103,6 +113,8 @@ class CheckpointFolder:
         if not place or "\0" in place:
             raise ConfigError(reason=f"the checkpoint is {place!r}; expected a folder")
         self.place = place.rstrip("/") or place
+        self.shown = _without_secrets(self.place)
+        """The place as texts show it: without credentials."""
         url = re.sub(r"^s3[an]://", "s3://", self.place)
         try:
             self._files: Any
@@ -115,13 +127,16 @@ class CheckpointFolder:
         except ArrowInvalid as error:
             raise ConfigError(
                 reason=(
-                    f"the checkpoint {place!r} is on no file system that pyarrow knows"
-                    f" ({error_text(error)}); expected a path of this machine, file://, s3://,"
+                    f"the checkpoint {self.shown!r} is on no file system that pyarrow knows"
+                    f" ({self._describe(error, url)}); expected a path of this machine, file://, s3://,"
                     " gs://, hdfs:// or abfss://"
                 )
             ) from None
         except OSError as error:
-            raise self.unusable(error_text(error), "a reachable file system") from None
+            raise self.unusable(self._describe(error, url), "a reachable file system") from None
+
+    def _describe(self, error: Exception, url: str) -> str:
+        return error_text(error).replace(url, self.shown)
 
     def check_new(self) -> None:
         """Raises CheckpointUnusable where the folder exists."""
@@ -130,12 +145,15 @@ class CheckpointFolder:
 
     def sibling(self, ending: str) -> CheckpointFolder:
         """Return the folder beside this one with ``ending`` after its name."""
-        return CheckpointFolder(self.place + ending)
+        if "://" not in self.place:
+            return CheckpointFolder(self.place + ending)
+        path, mark, options = self.place.partition("?")
+        return CheckpointFolder(f"{path.rstrip('/')}{ending}{mark}{options}")
 
     def unusable(self, found: str, expected: str, remedy: str = "") -> CheckpointUnusable:
         """Return the error about this folder."""
         return CheckpointUnusable(
-            folder=self.place, found=found, expected=expected, remedy=remedy and f". {remedy}"
+            folder=self.shown, found=found, expected=expected, remedy=remedy and f". {remedy}"
         )
 
     def names(self, below: str = "") -> dict[str, bool] | None:
@@ -185,11 +203,15 @@ class CheckpointFolder:
         self._try(store)
 
     def copy_tree(self, below: str, to: CheckpointFolder) -> None:
-        """Copy the files below a folder to the same place in another checkpoint."""
+        """Copy the files below a folder to the same place in another checkpoint, without Hadoop's
+        checksums.
+        """
         for name, is_folder in (self.names(below) or {}).items():
             path = f"{below}/{name}"
             if is_folder:
                 self.copy_tree(path, to)
+            elif re.fullmatch(r"\..*\.crc", name):
+                continue
             elif (text := self.read(path)) is not None:
                 to.write(path, text)
 
@@ -198,6 +220,15 @@ class CheckpointFolder:
             return call()
         except OSError as error:
             raise self.unusable(error_text(error), "a readable folder") from None
+
+
+def _without_secrets(place: str) -> str:
+    """Return a place without the credentials of a URL: ``key:secret@``, and options such as
+    ``client_secret``. A secret of S3 may have a slash that should have been escaped.
+    """
+    place = re.sub(r"^(s3[an]?:/+)[^@?]*:[^@?]*@", r"\1***@", place)
+    place = re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*:/+)[^/@?]*:[^/@?]*@", r"\1***@", place)
+    return re.sub(r"(?i)([?&][a-z_]*(?:secret|password|key|token)[a-z_]*=)[^&]*", r"\1***", place)
 
 
 def read_checkpoint(folder: CheckpointFolder) -> SparkCheckpoint:

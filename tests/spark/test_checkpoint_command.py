@@ -180,9 +180,7 @@ def test_a_rewound_checkpoint_reads_again_what_is_still_stored_and_the_old_one_s
     assert bus.stored(target) == values(queue, *range(1, 10), *range(6, 10))
     copy(new)
     assert len(bus.stored(target)) == 13
-    [found] = run(
-        "rewind", str(checkpoint), "--to=-10m", "--json", "--into", str(tmp_path / "t")
-    ).records
+    [found] = run("rewind", str(new), "--to=-10m", "--json", "--into", str(tmp_path / "t")).records
     assert found["queues"] == [{"queue": queue, "from": 9, "to": 5, "removed": 5}]
 
 
