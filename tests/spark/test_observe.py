@@ -160,11 +160,12 @@ def test_a_session_that_takes_no_listener_leaves_no_page() -> None:
     with socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(RuntimeError, match="no listener"):
+    with pytest.raises(RuntimeError, match="no listener") as caught:
         busmq_spark.observe(Session(), prometheus=address)
     host, _, port = address.partition(":")
     with pytest.raises(ConnectionRefusedError):
         create_connection((host, int(port)))
+    assert caught.traceback  # it keeps what failed, as a notebook does
 
 
 def test_a_batch_of_the_java_engine_and_one_of_another_source() -> None:
