@@ -179,17 +179,20 @@ async def test_a_batch_stays_with_a_group_that_stops_until_the_body_of_its_loop_
 
 
 @pytest.mark.parametrize("consumer", [False, True])
+@pytest.mark.parametrize("how", ["stop", "bus"])
 async def test_a_partition_stays_with_a_member_that_stops_until_its_batch_is_acked(
-    redis_url: str, fresh: Fresh, consumer: bool
+    redis_url: str, fresh: Fresh, how: str, consumer: bool
 ) -> None:
-    work = Work()
-    async with Bus(redis_url) as bus, bus.topic(fresh(), 1) as topic:
+    work, name = Work(), fresh()
+    async with Bus(redis_url) as watching, watching.topic(name, 1) as topic:
         await topic.push("one")
-        made: Any = bus.consumer([topic], group="g") if consumer else topic.group("g")
+        bus = await Bus(redis_url).start()
+        read = bus.topic(name)
+        made: Any = bus.consumer([read], group="g") if consumer else read.group("g")
         member = await made.__aenter__()
         reading = asyncio.ensure_future(body_of(member, work))
         await until(work.begun.is_set)
-        stopping = asyncio.ensure_future(member.stop())
+        stopping = asyncio.ensure_future(bus.aclose() if how == "bus" else member.stop())
         async with topic.group("g") as other:
             waiting = asyncio.ensure_future(anext(other.batches()))
             await until(lambda: not member._running)
@@ -200,6 +203,7 @@ async def test_a_partition_stays_with_a_member_that_stops_until_its_batch_is_ack
             await topic.push("two")
             assert [each.text for each in await asyncio.wait_for(waiting, PATIENCE_S)] == ["two"]
         await asyncio.wait_for(reading, PATIENCE_S)
+        await bus.aclose()
 
 
 async def test_a_body_whose_task_has_ended_or_that_stops_its_own_group_is_not_waited_for(

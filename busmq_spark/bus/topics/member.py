@@ -204,7 +204,7 @@ class Member(Handle, Emitter[MemberEvent]):
                     " hands it out"
                 )
             )
-        if not self._leaving.locked():  # a stop that waits for this ack is no end
+        if not self._id:  # a stop that waits for this ack is no end
             self._need_entered("ack in")
         await batch.share.ack_batch(batch)
         self.in_hand.changed.set()
