@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
+from contextlib import AsyncExitStack
 from dataclasses import fields
 from typing import Any
 
@@ -13,10 +15,15 @@ import pytest
 
 from busmq_spark import Bus
 from busmq_spark.errors import ConfigError, LinkLost, StateError
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
+from busmq_spark.queue.message import Range
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR, read
+from tests.support import wait_until
 
 SECRET = "a-secret-of-this-test"
 ROWS: dict[str, list[Any]] = {
@@ -90,6 +97,7 @@ async def test_a_server_begins_and_ends_without_a_block_and_may_begin_again(
                 far.federate(far.queue(name)) as queue,
             ):
                 await queue.push("one")
+            await asyncio.to_thread(read_and_listen, FederationAddress(server.url, SECRET), name)
             await asyncio.gather(server.aclose(), server.aclose())
             await server.aclose()
             async with Bus(federate=server.url, federate_secret=SECRET) as far:
@@ -97,3 +105,45 @@ async def test_a_server_begins_and_ends_without_a_block_and_may_begin_again(
                     await far.federate(far.queue(name)).attach()
         async with bus.queue(name) as queue:
             assert await queue.count() == 2
+
+
+def read_and_listen(address: FederationAddress, name: str) -> None:
+    """What sources of Spark do, by bulk."""
+    store, heard = FederationBulkStore(address), threading.Event()
+    try:
+        born, last_id = (
+            store.attach([name], HOUR)[name].born,
+            store.states({name: -1})[name].last_id,
+        )
+        assert read(store, Range(name, born, 1, last_id))[-1] == (last_id, b"one")
+        [listeners] = store.push_listeners(heard)
+        listeners.listen([name])
+        wait_until(heard.is_set, what="the listener listens")
+        listeners.stop()
+    finally:
+        store.close()
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("how", ["start", "leave"])
+async def test_a_server_that_closes_is_begun_again_or_left_after_its_end(
+    redis_url: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending, go = asyncio.Event(), asyncio.Event()
+    wait = FederationServer._wait_until_closed
+
+    async def wait_late(server: FederationServer, sockets: Any) -> None:
+        ending.set()
+        await go.wait()
+        await wait(server, sockets)
+
+    monkeypatch.setattr(FederationServer, "_wait_until_closed", wait_late)
+    async with Bus(redis_url) as bus, AsyncExitStack() as block:
+        server = FederationServer(bus, Keyring.single(SECRET))
+        await block.enter_async_context(server)
+        closing = asyncio.ensure_future(server.aclose())
+        await ending.wait()
+        asyncio.get_running_loop().call_later(0.1, go.set)
+        await (server.start() if how == "start" else block.aclose())
+        assert closing.done()
+        await closing

@@ -127,6 +127,8 @@ class FederationBulkServer:
         self._sessions: set[_BulkSession] = set()
 
     async def __aenter__(self) -> Self:
+        self.pool, self.clients = StoreThreadPool(), StoreExecutorByClient()
+        self._listening = []  # a server may be entered again, after its end
         return self
 
     async def __aexit__(

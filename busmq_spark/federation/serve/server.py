@@ -218,6 +218,11 @@ class FederationServer:
 
     async def __aenter__(self) -> Self:
         """Listen. Raises LinkLost when the address is taken or not ours."""
+        async with self._closing:
+            await self._listen()
+        return self
+
+    async def _listen(self) -> None:
         if self._server is not None:
             raise StateError(
                 event="enter",
@@ -269,7 +274,6 @@ class FederationServer:
         )
         if self._policy.keyring is not None:
             self._end_revoked_event_rows(self._policy.keyring, set())
-        return self
 
     async def __aexit__(
         self,
@@ -280,8 +284,17 @@ class FederationServer:
         """Detach what peers had attached, send them what was taken for them, and close every socket
         with 1001 (going away).
         """
+        async with self._closing:
+            await self._close(kind, error, trace)
+
+    async def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         server = self._server
-        if server is None:  # it was closed in its block
+        if server is None:  # it is closed already
             return
         assert self._watch is not None
         self._draining = True  # /readyz reports it, and new connections are refused
@@ -305,6 +318,8 @@ class FederationServer:
     async def start(self) -> Self:
         """Listen, as ``async with`` does, and return the server; ``aclose`` ends it.
 
+        A call during ``aclose`` waits for its end first.
+
         Raises:
             LinkLost: The address is taken, or is not of this machine.
             StateError: The server is open already.
@@ -322,8 +337,7 @@ class FederationServer:
         """Do what leaving ``async with`` does. A server that is closed is left alone. Several calls
         at once wait for the same end.
         """
-        async with self._closing:
-            await self.__aexit__(None, None, None)
+        await self.__aexit__(None, None, None)
 
     async def _detach_peers(self) -> None:
         await asyncio.gather(*(connection.detach_objects() for connection in self._connections))
