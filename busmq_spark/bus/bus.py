@@ -54,7 +54,7 @@ from busmq_spark.bus.deferred_federation import (
 )
 from busmq_spark.bus.emitter import Emitter, Handle
 from busmq_spark.bus.event_routing import EventRoutingMixin
-from busmq_spark.bus.handler_calls import calling_work
+from busmq_spark.bus.handler_calls import calling_thread, calling_work, closing_callers
 from busmq_spark.bus.jobs.jobs import Jobs
 from busmq_spark.bus.jobs.worker import Worker, WorkerGroup
 from busmq_spark.bus.keepalive import TtlKeepAlive
@@ -190,8 +190,10 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
         self._links: FederationLinks | None = None
         self._group: asyncio.TaskGroup | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._life: tuple[asyncio.Task[None], asyncio.Event] | None = None
-        """Of a bus that was started: the task that is inside it, and what lets it leave."""
+        self._life: tuple[asyncio.Task[None], asyncio.Event, set[object]] | None = None
+        """Of a bus that was started: the task that is inside it, the event that lets it leave, and
+        the callers of ``aclose`` with their work in hand.
+        """
         self._pid = 0
         """The process that entered the bus."""
         self._objects: dict[Any, None] = {}
@@ -229,11 +231,13 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
                 await bus.aclose()
         """
         entered, leave = asyncio.get_running_loop().create_future(), asyncio.Event()
+        callers: set[object] = set()
 
         async def live() -> None:
             async with self:
                 entered.set_result(None)
                 await leave.wait()
+                closing_callers.set(callers)
 
         life = asyncio.create_task(live(), name="busmq: a bus that was started")
         try:
@@ -244,7 +248,7 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
             raise
         if not entered.done():
             await life  # raises what entering has raised
-        self._life = life, leave
+        self._life = life, leave, callers
         return self
 
     async def aclose(self) -> None:
@@ -253,17 +257,19 @@ class Bus(EventRoutingMixin, Emitter[BusEvent]):
 
         A bus that is closed already, or was started by the parent process, is left alone. Several
         calls at once wait for the same end. A handler of the bus may call it; the call returns at
-        once then, and the bus ends after the handler.
+        once then, and the bus ends after the handler. The body of a loop over ``batches()`` may
+        call it, too: its unsettled messages are returned then.
 
         Raises:
             BusError: The error that has ended the bus, if there was one.
         """
         life = self._life
         if self._pid in (0, os.getpid()) and life is not None:
-            task, leave = life
+            task, leave, callers = life
             leave.set()
             if self._is_handling:
                 return
+            callers |= {*calling_work(), calling_thread.get()}
             try:
                 await asyncio.wait([task])
             finally:  # a caller that is cancelled cuts it short

@@ -11,7 +11,7 @@ import contextvars
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
@@ -45,16 +45,26 @@ calling_thread: CallContext[threading.Thread | None] = CallContext("busmq_callin
 """The thread that waits for the current call; None for a call of the loop itself."""
 
 
+closing_callers: CallContext[Collection[object]] = CallContext("busmq_closing_callers", ())
+"""The tasks, threads and work in hand whose calls wait for the bus that ends here."""
+
+
 class WorkInHand(Generic[T]):
     """A batch that the body of a loop over ``batches()`` works on."""
 
     def __init__(self, batch: T) -> None:
-        self.batch = batch
+        self.batch: T | None = batch
+        """None once the body has ended: contexts of tasks may keep this object longer."""
         self._owner = calling_thread.get() or asyncio.current_task()
 
     @property
     def is_over(self) -> bool:
-        """Return whether the task or thread of the body has ended, or makes this call."""
+        """Return whether the task or thread of the body has ended, makes this call, or waits for
+        the bus to end.
+        """
+        waiting = closing_callers.get()
+        if self in waiting or self._owner in waiting:
+            return True
         if isinstance(self._owner, threading.Thread):
             return not self._owner.is_alive() or self._owner is calling_thread.get()
         return self in calling_work() or self._owner is None or self._owner.done()
@@ -73,17 +83,18 @@ class BatchesInHand(Generic[T]):
         """Count the batch as in work until the block ends."""
         work = WorkInHand(batch)
         self._all.add(work)
-        _calling_work.set((*_calling_work.get(), work))
+        _calling_work.set((*_work_of_context(), work))
         try:
             yield
         finally:
-            _calling_work.set(tuple(each for each in _calling_work.get() if each is not work))
+            work.batch = None
+            _calling_work.set(_work_of_context())
             self._all.discard(work)
             self.changed.set()
 
     def others(self) -> list[T]:
         """Return the batches that others than the caller work on."""
-        return [work.batch for work in self._all if not work.is_over]
+        return [work.batch for work in self._all if work.batch is not None and not work.is_over]
 
     async def wait_until_none(self, count: Callable[[], int], holder: object) -> None:
         """Wait until ``count()``, of messages in work, is 0; log from time to time who waits."""
@@ -95,6 +106,17 @@ class BatchesInHand(Generic[T]):
                 log.warning("%r waits for handlers, which work on %d messages", holder, left)
             await wait_at_most(FINISHING_POLL_S, self.changed.wait)
             self.changed.clear()
+
+
+def _work_of_context() -> tuple[object, ...]:
+    """Return the work of the current call, without bodies that have ended: their loops end in other
+    contexts after a ``break``.
+    """
+    return tuple(
+        each
+        for each in _calling_work.get()
+        if not (isinstance(each, WorkInHand) and each.batch is None)
+    )
 
 
 async def call_handler(

@@ -33,7 +33,7 @@ from typing import Any, NoReturn, Self
 
 from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.emitter import Emitter, not_picklable_error
-from busmq_spark.bus.handler_calls import calling_thread, is_called_by_handler
+from busmq_spark.bus.handler_calls import calling_thread, closing_callers, is_called_by_handler
 from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.queue.base_consumption import ReliableMessage, reliable_message
 from busmq_spark.errors import StateError
@@ -63,6 +63,8 @@ class LoopThread:
         self._handlers: ThreadPoolExecutor | None = None
         self._handler_thread: threading.Thread | None = None
         self._opening = threading.Lock()
+        self._closing_callers: set[object] = set()
+        """The threads whose ``close`` waits."""
         self._pid = 0
 
     def open(self, bus: AbstractAsyncContextManager[Any]) -> None:
@@ -110,10 +112,13 @@ class LoopThread:
         thread, over = self._thread, self._over
         if self.is_forked or thread is None or self._loop is None or self._leave is None:
             return
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._leave.set)
         me = threading.current_thread()
-        if me in (thread, self._handler_thread) or is_called_by_handler(self._loop):
+        waits = me not in (thread, self._handler_thread) and not is_called_by_handler(self._loop)
+        with suppress(RuntimeError):  # the loop has ended
+            if waits:
+                self._loop.call_soon_threadsafe(self._closing_callers.add, me)
+            self._loop.call_soon_threadsafe(self._leave.set)
+        if not waits:
             return
         thread.join()
         if self._thread is thread:
@@ -177,9 +182,11 @@ class LoopThread:
     def _run(self, bus: AbstractAsyncContextManager[Any], ready: Future[None]) -> None:
         async def live() -> None:
             self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
+            self._closing_callers = set()
             async with bus:
                 ready.set_result(None)
                 await self._leave.wait()
+                closing_callers.set(self._closing_callers)
 
         def note_thread() -> None:
             self._handler_thread = threading.current_thread()

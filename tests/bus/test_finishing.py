@@ -5,13 +5,16 @@ handler has ended; and a handler that stops its own holder, which must not wait 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.handler_calls import WorkInHand
 from busmq_spark.bus.jobs.job import Job
 from busmq_spark.bus.queue.queue import Queue
 from busmq_spark.bus.sync import LoopThread
@@ -376,6 +379,74 @@ async def test_a_handler_that_waits_for_its_own_message_is_told(
         async with asyncio.timeout(PATIENCE_S):
             assert await group.each(handle, most=1) == 1
         assert (await queue.groups())[0].idle
+
+
+@pytest.mark.parametrize("called", [alone, together])
+@pytest.mark.parametrize("what", ["shared", "ordered", "topic"])
+async def test_the_body_of_a_loop_may_close_its_bus(
+    redis_url: str, fresh: Fresh, what: str, called: Any
+) -> None:
+    bus, name = await Bus(redis_url).start(), fresh()
+    holder: Any = bus.topic(name, 1) if what == "topic" else bus.queue(name)
+    await holder.attach()
+    options: Any = {"shared": True} if what == "shared" else {}
+    group = await holder.group("g", **options).__aenter__()
+    await holder.push("one")
+    async with asyncio.timeout(PATIENCE_S):
+        async for [message] in group.batches():
+            assert message.text == "one"
+            await called(bus.aclose)
+    async with Bus(redis_url) as after:
+        again: Any = after.topic(name) if what == "topic" else after.queue(name)
+        async with again, again.group("g", **options) as other:
+            async for [message] in other.batches():
+                assert (message.text, getattr(message, "tries", 1)) == ("one", 1)
+                break
+
+
+def test_the_body_of_a_loop_may_close_its_synchronous_bus(redis_url: str, fresh: Fresh) -> None:
+    bus, name, seen = Bus.sync(redis_url), fresh(), list[str]()
+
+    def read() -> None:
+        bus.start()
+        queue = bus.queue(name)
+        queue.attach()
+        queue.push("one")
+        group: Any = queue.group("g", shared=True).__enter__()
+        for [message] in group.batches():
+            seen.append(message.text)
+            bus.close()
+            break
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    reading.join(PATIENCE_S)
+    assert (reading.is_alive(), seen) == (False, ["one"])
+
+
+async def test_a_task_keeps_no_batch_of_loops_that_have_ended(redis_url: str, fresh: Fresh) -> None:
+    def left() -> list[WorkInHand[Any]]:
+        gc.collect()
+        return [each for each in gc.get_objects() if isinstance(each, WorkInHand)]
+
+    async def handle(message: LeasedMessage) -> None:
+        """Accept it."""
+
+    async with (
+        Bus(redis_url) as bus,
+        bus.queue(fresh()) as queue,
+        queue.group("g", shared=True) as group,
+    ):
+        for _ in range(3):
+            await queue.push("one")
+            await queue.push("two")
+            assert await group.each(handle, most=1) == 1
+            async for batch in group.batches(most=1):
+                await group.ack(batch)
+                break
+        await until(lambda: all(each.batch is None for each in left()))
+        kept = (each for value in copy_context().values() if type(value) is tuple for each in value)
+        assert sum(isinstance(each, WorkInHand) for each in kept) <= 1
 
 
 def test_a_function_may_close_its_synchronous_bus(redis_url: str, fresh: Fresh) -> None:

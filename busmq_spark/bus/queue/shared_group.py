@@ -26,11 +26,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from operator import ge
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, cast
 
 from busmq_spark.arguments import check_items, check_number, check_whole
 from busmq_spark.bus.handler_calls import call_handler, calling_work, is_coroutine_function
@@ -713,15 +713,17 @@ class MessageHandling:
         )
         self._group._handlings.add(self)
         try:
-            async for batch in self._group.batches(most=1):
-                for message in batch:
-                    task = asyncio.create_task(self._handle(message))
-                    self._running[task] = message
-                    task.add_done_callback(self._on_done)
-                    handled += 1
-                if handled == most:
-                    break
-                await self._wait_for_room(self._at_once - 1)
+            source = cast("AsyncGenerator[list[LeasedMessage], None]", self._group.batches(most=1))
+            async with aclosing(source) as batches:
+                async for batch in batches:
+                    for message in batch:
+                        task = asyncio.create_task(self._handle(message))
+                        self._running[task] = message
+                        task.add_done_callback(self._on_done)
+                        handled += 1
+                    if handled == most:
+                        break
+                    await self._wait_for_room(self._at_once - 1)
             await self._wait_for_room(0)
         except asyncio.CancelledError:
             if self._failed is None or self._runner is None or self._runner.uncancel():
