@@ -16,6 +16,7 @@ import busmq_spark
 from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.bus import Bus, QueueKeywords
 from busmq_spark.bus.channel import Channel, ChannelKeywords
+from busmq_spark.bus.deferred_federation import MirrorKeywords
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.event_routing import EventAttributes
 from busmq_spark.bus.jobs.job import Job
@@ -32,6 +33,7 @@ from busmq_spark.bus.topics.topic_jobs import TopicJobs
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.outbox.outbox import Outbox
+from busmq_spark.outbox.target_opener import OutboxKeywords
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -66,6 +68,8 @@ KEYWORDS = {
         WorkerKeywords,
         ServeKeywords,
         SharedGroupKeywords,
+        OutboxKeywords,
+        MirrorKeywords,
         EventAttributes,
     )
     if is_typeddict(each)
