@@ -98,9 +98,10 @@ class SinkRolledBack(BusError):
     template = (
         "sink {sink}: the checkpoint has its batch {expected}, and Redis has {found}. Redis is"
         " older than the checkpoint (restored from a backup, flushed, or a failover that lost"
-        " acknowledged writes), so rows that were appended may be gone. Nothing of this batch is"
-        " appended. Compare the queues with the source, and start the query with a new checkpoint"
-        " that begins after the stored rows. To go on without the lost rows, run it once with"
+        " acknowledged writes), so rows that were appended may be gone, or the sink was moved:"
+        " other redis.url, mirror, or federation identity. Nothing of this batch is appended."
+        " Compare the queues with the source, and start the query with a new checkpoint that begins"
+        " after the stored rows. To go on without the lost rows, run it once with"
         " failOnDataLoss=false at the sink"
     )
 

@@ -15,7 +15,7 @@ from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.read.tasks import IdTimeRecorder, TimestampColumn
-from busmq_spark.spark.write.committed_batch import CommittedBatchNote
+from busmq_spark.spark.write.committed_batch import BatchCheck, CommittedBatchNote
 from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.writing.sink import StagedList
 from tests.conftest import Fresh
@@ -64,10 +64,11 @@ def test_a_sink_goes_on_at_a_server_that_does_not_say_what_it_has_of_it(
     monkeypatch.setattr(server, "OPERATIONS", older)
     sink = fresh("sink")
     note = CommittedBatchNote(tmp_path, sink)
-    note.write(3, [StagedList("q", 0, "key", ((1, 1),), 1)])
+    note.write(3, [StagedList("q", 0, "key", ((1, 1),), 1)], BatchCheck(0))
     with site(redis_server.url) as here:
         store = FederationBulkStore(here.address())
         for _ in range(2):
-            assert note.check(store, parse(WriteOptions, {"redis.url": redis_server.url})) == -1
+            options = parse(WriteOptions, {"redis.url": redis_server.url})
+            assert note.check(store, options, 4).least == -1
         store.close()
     assert caplog.text.count(f"does not say what it has of sink {sink}") == 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import pickle
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,14 +18,18 @@ from busmq_spark.errors import (
     ConfigError,
     FederationRefused,
     QueueMissing,
+    SinkRolledBack,
     WireError,
 )
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.option_parsing import parse
+from busmq_spark.options import WriteOptions
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.message import Position, Range
+from busmq_spark.spark.write.committed_batch import BatchCheck, CommittedBatchNote
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.writing.sink import StagedList
@@ -345,3 +351,21 @@ def test_an_address_is_checked_before_anything_is_connected() -> None:
 
 def test_an_address_pickles(here: Site) -> None:
     assert pickle.loads(pickle.dumps(here.address())) == here.address()
+
+
+def test_a_sink_that_lost_its_rights_on_a_former_queue_is_compared_by_its_record(
+    as_: Callable[[str], FederationBulkStore],
+    here: Site,
+    fresh: Fresh,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    sink, former = fresh("sink"), fresh("elsewhere")
+    note = CommittedBatchNote(tmp_path, sink)
+    note.write(3, [StagedList(former, 0, "key", ((1, 1),), 1)], BatchCheck(time.time_ns() // 10**6))
+    options = parse(WriteOptions, {"redis.url": here.address(SECRETS["writer"]).url})
+    for _ in range(2):
+        with pytest.raises(SinkRolledBack, match="its batch 3, and Redis has no batch of it"):
+            note.check(as_("writer"), options, 4)
+    assert caplog.text.count("may not ask for its progress") == 1
+    assert f"'writer' may not push queue '{former}'" in caplog.text

@@ -13,7 +13,7 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.queue.keys import QueueKeys
 from busmq_spark.queue.message import Range
 from busmq_spark.queue.scripts import load
-from busmq_spark.spark.read import planning, readers
+from busmq_spark.spark.read import planning, stream_reader
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
@@ -44,7 +44,7 @@ def test_an_idle_query_sends_at_most_25_commands_a_second_however_many_queues_it
     pattern: bool,
 ) -> None:
     now = [0.0]
-    for module in (readers, planning):
+    for module in (planning, stream_reader):
         monkeypatch.setattr(
             module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
         )

@@ -15,7 +15,7 @@ from busmq_spark.queue.keys import QueueKeys, sink_record
 from busmq_spark.writing.sink_rollback import COMMITTED_BATCH_FILE, CommittedBatch
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.lines import Lines
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 PYTHON, JAVA = "busmq", "busmq-realtime"
 Drain = Callable[..., None]
@@ -166,6 +166,62 @@ def test_each_engine_goes_on_with_the_note_of_the_other(
     lines.add(4)
     with rolled_back(3, "no batch of it"):
         lines.drain(other, options)
+
+
+def test_a_failover_before_the_append_that_loses_only_the_record_is_no_loss(
+    own: Bus, lines: Lines, queue: str, via: str
+) -> None:
+    """The new master had the staged lists and not the record, so all rows were appended there."""
+    options = {"redis.url": own.url, "queue": queue}
+    lines.add(0)
+    lines.drain(via, options)
+    record = sink_record(lines.query_id)
+    before = own("HGETALL", record)
+    lines.add(1)
+    lines.drain(via, options)
+    own("HSET", record, *before)
+    lines.add(2)
+    lines.drain(via, options)
+    assert numbers(own, queue) == [0, 1, 2]
+
+
+def test_a_noted_batch_that_a_loss_of_power_took_back_comes_again(
+    server: EmbeddedRedis, own: Bus, lines: Lines, queue: str, via: str
+) -> None:
+    """The note is on the disk; the commit log and the last second of Redis are not."""
+    options = {"redis.url": own.url, "queue": queue}
+    lines.add(0)
+    lines.drain(via, options)
+    restore = snapshot(server)
+    for row in (1, 2):
+        lines.add(row)
+        lines.drain(via, options)
+        restore()
+        lines.forget_commit()
+        lines.drain(via, options)
+        assert numbers(own, queue) == [*range(row + 1)]
+        restore = snapshot(server)
+    lines.forget_commit()
+    server.command("FLUSHALL")
+    with rolled_back(1, "no batch of it"):
+        lines.drain(via, options)
+
+
+def test_a_run_without_data_loss_checks_ends_the_loss_also_where_it_brings_no_rows(
+    server: EmbeddedRedis, own: Bus, lines: Lines, queue: str, via: str
+) -> None:
+    options = {"redis.url": own.url, "queue": queue}
+    lines.add(0)
+    lines.drain(via, options)
+    server.command("FLUSHALL")
+    lines.add(1)
+    empty = lines.frame().where("false")
+    query = lines.start(via, empty, {**options, "failOnDataLoss": "false"})
+    assert query.awaitTermination(int(PATIENCE_S))
+    assert not (lines.checkpoint / COMMITTED_BATCH_FILE).exists()
+    lines.add(2)
+    lines.drain(via, options)
+    assert numbers(own, queue) == [2]
 
 
 @pytest.mark.slow

@@ -216,16 +216,16 @@ def commit_stream_batch(
     sync_batch_to_disk(checkpoint, batch)
     note = CommittedBatchNote(_local_folder(checkpoint), sink)
     try:
-        least = note.check(store, options)
+        check = note.check(store, options, batch)
     except SinkRolledBack:
         with suppress(BusError):
             store.discard(staged)
         raise
     with tracing.span("busmq sink commit", sink=sink, batch=batch):
-        held = SinkCommitter(options, store, least).commit(
+        held = SinkCommitter(options, store, check.least).commit(
             sink, batch, staged, query, read_batch_span(checkpoint, batch), run
         )
-    note.write(batch, held)
+    note.write(batch, held, check)
 
 
 def commit_write(

@@ -47,10 +47,20 @@ record CommittedBatchNote(String checkpoint, String sink) {
     /** Files that were warned about. */
     private static final Set<String> WARNED = ConcurrentHashMap.newKeySet();
 
-    /** The note itself. {@code made} is the epoch of the run that recorded the batch. */
+    /**
+     * The note itself. {@code made} is the epoch of the run that recorded the batch, {@code before}
+     * the batch that Redis had on record before it, or -1.
+     */
     record CommittedBatch(
-            String sink, long batch, String digest, long made, long atMs, List<String> queues) {
-        static CommittedBatch of(String sink, long batch, List<StagedList> held, long nowMs) {
+            String sink,
+            long batch,
+            long before,
+            String digest,
+            long made,
+            long atMs,
+            List<String> queues) {
+        static CommittedBatch of(
+                String sink, long batch, List<StagedList> held, BatchCheck check) {
             List<String> queues = held.stream()
                     .filter(part -> part.rows() > 0)
                     .map(StagedList::queue)
@@ -58,7 +68,13 @@ record CommittedBatchNote(String checkpoint, String sink) {
                     .limit(MAX_NOTED_QUEUES)
                     .toList();
             return new CommittedBatch(
-                    sink, batch, listsDigest(held), held.get(0).made(), nowMs, queues);
+                    sink,
+                    batch,
+                    check.before(),
+                    listsDigest(held),
+                    held.get(0).made(),
+                    check.atMs(),
+                    queues);
         }
 
         byte[] encode() {
@@ -66,6 +82,7 @@ record CommittedBatchNote(String checkpoint, String sink) {
                     .put("v", VERSION)
                     .put("sink", sink)
                     .put("batch", batch)
+                    .put("before", before)
                     .put("digest", digest)
                     .put("made", made)
                     .put("at", atMs);
@@ -81,7 +98,7 @@ record CommittedBatchNote(String checkpoint, String sink) {
             }
             List<String> queues = new ArrayList<>();
             root.path("queues").forEach(queue -> queues.add(queue.asText()));
-            for (String name : List.of("batch", "made", "at")) {
+            for (String name : List.of("batch", "before", "made", "at")) {
                 if (!root.path(name).isIntegralNumber()) {
                     throw new IOException("no number " + name);
                 }
@@ -89,49 +106,110 @@ record CommittedBatchNote(String checkpoint, String sink) {
             return new CommittedBatch(
                     root.path("sink").asText(),
                     root.path("batch").longValue(),
+                    root.path("before").longValue(),
                     root.path("digest").asText(),
                     root.path("made").longValue(),
                     root.path("at").longValue(),
                     queues);
         }
+
+        CommittedBatch withoutQueues() {
+            return new CommittedBatch(sink, batch, before, digest, made, atMs, List.of());
+        }
+
+        /**
+         * Return the batch that Redis must have on record before this one is; -1 where it may have
+         * none.
+         */
+        long expectedBefore(long next) {
+            if (batch < next) {
+                return batch;
+            }
+            return before < next ? before : -1;
+        }
+
+        boolean isAppended(SinkStore.SinkState state) {
+            String done = batch + ":done;" + made + ";";
+            return !queues.isEmpty()
+                    && queues.size() < MAX_NOTED_QUEUES
+                    && state.progress().stream().allMatch(each -> each.startsWith(done));
+        }
     }
 
     /**
-     * Return the number of a batch that the record of the sink must still have when the next one is
-     * recorded; -1 where there is none. Throws BUSMQ_SINK_ROLLED_BACK.
+     * What a check has found before a batch is recorded.
+     *
+     * @param atMs the time of the check
+     * @param least a batch that the record of the sink must still have when this one is recorded
+     * @param before the batch that Redis had on record before this one; -1: none, or not known
+     * @param lossAccepted Redis is older than the note, and the query goes on
      */
-    long check(SinkStore store, boolean failOnDataLoss, long epoch) {
+    record BatchCheck(long atMs, long least, long before, boolean lossAccepted) {}
+
+    /**
+     * Compare Redis with the note before this batch is recorded. Throws BUSMQ_SINK_ROLLED_BACK.
+     */
+    BatchCheck check(SinkStore store, boolean failOnDataLoss, long epoch, long batch) {
         CommittedBatch noted = read(epoch);
+        long nowMs = System.currentTimeMillis();
         if (noted == null) {
-            return -1;
+            return new BatchCheck(nowMs, -1, -1, false);
         }
-        SinkStore.SinkState state = store.state(sink, noted.queues());
-        String known = knownInstead(noted, state, System.currentTimeMillis());
+        SinkStore.SinkState state;
+        try {
+            state = store.state(sink, noted.queues());
+        } catch (BusException error) {
+            if (error.kind() != ErrorKind.UNAUTHORIZED) {
+                throw error;
+            }
+            noted = noted.withoutQueues();
+            state = store.state(sink, List.of());
+            if (WARNED.add("rights of " + sink)) {
+                LOG.warn(
+                        "sink {} may not ask for its progress in the queues of its last batch, so a"
+                                + " queue that is older than the checkpoint is not noticed: {}",
+                        sink,
+                        error.getMessage());
+            }
+        }
+        long expected = noted.expectedBefore(batch);
+        String known = knownInstead(noted, state, nowMs, expected);
         if (!known.isEmpty()) {
-            BusException rolledBack = rolledBackError(sink, known, noted.batch());
+            BusException rolledBack = rolledBackError(sink, known, expected);
             if (failOnDataLoss) {
                 throw rolledBack;
             }
             LOG.warn("{}. The query goes on (failOnDataLoss=false)", rolledBack.getMessage());
-            return -1;
         }
-        return state.batch() >= noted.batch() ? noted.batch() : -1;
+        return new BatchCheck(
+                nowMs,
+                failOnDataLoss && state.batch() >= expected ? expected : -1,
+                state.batch() < batch ? state.batch() : expected,
+                !known.isEmpty());
     }
 
     /**
-     * Return the batch that Redis knows instead of the noted one, for people; empty where Redis is
-     * not older than the note.
+     * Return the batch that Redis knows instead of the expected one, for people; empty where Redis
+     * is not too old.
      */
     private static String knownInstead(
-            CommittedBatch noted, SinkStore.SinkState state, long nowMs) {
-        if (state.voidBelow() > noted.made()) {
+            CommittedBatch noted, SinkStore.SinkState state, long nowMs, long expected) {
+        if (state.voidBelow() > noted.made() || expected < 0) {
+            return "";
+        }
+        if (expected == noted.batch()
+                && state.batch() == noted.before()
+                && noted.isAppended(state)) {
             return "";
         }
         if (state.batch() < 0) {
             return nowMs - noted.atMs() >= RECORD_EXPIRES_MS ? "" : "no batch of it";
         }
-        if (state.batch() < noted.batch()) {
+        if (state.batch() < expected) {
             return "batch " + state.batch();
+        }
+        if (expected < noted.batch()) {
+            return "";
         }
         if (state.batch() == noted.batch() && !state.digest().equals(noted.digest())) {
             return "another batch " + state.batch();
@@ -153,19 +231,24 @@ record CommittedBatchNote(String checkpoint, String sink) {
         return "";
     }
 
-    /** Note a batch that is appended, by Spark's own manager of checkpoint files. */
-    void write(long batch, List<StagedList> held) {
-        if (checkpoint == null || held.isEmpty()) {
+    /**
+     * Note a batch that is appended, by Spark's own manager of checkpoint files. Without rows the
+     * note stays, but for one whose loss was accepted: that is removed.
+     */
+    void write(long batch, List<StagedList> held, BatchCheck check) {
+        if (checkpoint == null) {
             return;
         }
-        CommittedBatch note =
-                CommittedBatch.of(sink, batch, held, System.currentTimeMillis());
+        if (held.isEmpty()) {
+            if (check.lossAccepted()) {
+                remove();
+            }
+            return;
+        }
+        CommittedBatch note = CommittedBatch.of(sink, batch, held, check);
         CheckpointFileManager.CancellableFSDataOutputStream file = null;
         try {
-            file = CheckpointFileManager.create(
-                            new Path(checkpoint),
-                            SparkSession.active().sessionState().newHadoopConf())
-                    .createAtomic(path(), true);
+            file = files().createAtomic(path(), true);
             file.write(note.encode());
             file.close();
             WRITTEN.put(checkpoint, note);
@@ -182,6 +265,20 @@ record CommittedBatchNote(String checkpoint, String sink) {
                         error.toString());
             }
         }
+    }
+
+    private void remove() {
+        WRITTEN.remove(checkpoint);
+        try {
+            files().delete(path());
+        } catch (Exception error) { // Scala's managers declare none
+            LOG.warn("{} cannot be removed: {}", path(), error.toString());
+        }
+    }
+
+    private CheckpointFileManager files() {
+        return CheckpointFileManager.create(
+                new Path(checkpoint), SparkSession.active().sessionState().newHadoopConf());
     }
 
     /** Null where there is no note of this sink. */

@@ -48,15 +48,17 @@ final class SinkCommitter implements AutoCloseable {
             String query,
             String span,
             SinkRun run) {
+        CommittedBatchNote.BatchCheck check;
         try {
-            least = note.check(store, options.failOnDataLoss(), run.epoch());
+            check = note.check(store, options.failOnDataLoss(), run.epoch(), batch);
         } catch (BusException error) {
             if (error.kind() == ErrorKind.SINK_ROLLED_BACK) {
                 discard(staged);
             }
             throw error;
         }
-        note.write(batch, commit(note.sink(), batch, staged, query, span, run));
+        least = check.least();
+        note.write(batch, commit(note.sink(), batch, staged, query, span, run), check);
     }
 
     /**
