@@ -277,12 +277,7 @@ def export(
     checkpoint = read_checkpoint(CheckpointFolder(folder))
     own_sink = _parse_name("--sink", sink) if sink else checkpoint.query
     _check_sources(checkpoint)
-    if linked := [name for name in checkpoint.planned.positions if split_name(name)[0]]:
-        raise checkpoint.folder.unusable(
-            f"positions in {display_name(linked[0])}, a queue of a federation link",
-            "queues of one Redis",
-            "Copy the folder instead: a checkpoint goes on at another place",
-        )
+    _check_one_redis(checkpoint)
     with open_links(redis) as links:
         appended = _appended_batch(checkpoint, own_sink, links)
         batch = checkpoint.planned.number if appended else checkpoint.committed
@@ -298,14 +293,7 @@ def export(
         unnamed = _subscriptions_beside(reader, [each.place for each in now.values()])
         holds = any(_holder(each.place, reader) for each in now.values())
     running = holds or (None if unnamed else False)
-    source = {
-        "subscribe": ",".join(sorted(positions)),
-        **({"subscription": reader} if reader else {}),
-        "startingOffsets": json.dumps(
-            {queue: positions[queue].last for queue in sorted(positions)}, ensure_ascii=False
-        ),
-        **({"discardBacklog": "true"} if deletes else {}),
-    }
+    source = _source_options(positions, reader, deletes)
     new_sink = f"{own_sink}-after-{batch}"
     if as_json:
         known = appended is not None
@@ -328,6 +316,28 @@ def export(
         out.warn(_unknown_reader(unnamed))
     if appended is None and checkpoint.committed is not None:
         out.warn(_unknown_sink(own_sink))
+
+
+def _check_one_redis(checkpoint: SparkCheckpoint) -> None:
+    """Raises CheckpointUnusable for a query that reads over federation links."""
+    if linked := [name for name in checkpoint.planned.positions if split_name(name)[0]]:
+        raise checkpoint.folder.unusable(
+            f"positions in {display_name(linked[0])}, a queue of a federation link",
+            "queues of one Redis",
+            "Copy the folder instead: a checkpoint goes on at another place",
+        )
+
+
+def _source_options(positions: dict[str, Position], reader: str, deletes: bool) -> dict[str, str]:
+    """Return the options of a source that begins after these positions."""
+    return {
+        "subscribe": ",".join(sorted(positions)),
+        **({"subscription": reader} if reader else {}),
+        "startingOffsets": json.dumps(
+            {queue: positions[queue].last for queue in sorted(positions)}, ensure_ascii=False
+        ),
+        **({"discardBacklog": "true"} if deletes else {}),
+    }
 
 
 def _check_sources(checkpoint: SparkCheckpoint) -> None:
@@ -499,14 +509,7 @@ def rewind(  # noqa: PLR0913  # the options of a command
             _check_unread(name, each.place, reader)
         unnamed = _subscriptions_beside(reader, [each.place for each in now.values()])
         wanted = _wanted_ids(to, old, {name: now[name] for name in ([queue] if queue else done)})
-        positions, rows = {}, []
-        for name, last in wanted.items():
-            each = now[name]
-            if (back := _clamp(name, each, last)) == each.at.last:
-                continue
-            [mark] = each.place.link.run(marks([(each.place.keys, back)]))
-            positions[name] = Position(each.state.born, back, mark, None, each.at.lost)
-            rows.append((name, each.at.last, back, max(0, back - last)))
+        positions, rows = _move_back(wanted, now)
         if not rows:
             raise ConfigError(
                 reason=f"--to is {to!r}; no queue is behind that: nothing to read again"
@@ -522,7 +525,30 @@ def rewind(  # noqa: PLR0913  # the options of a command
             for name, at, back, gone in rows
         ]
         out.print_json(checkpoint=new.shown, query=old.query, queues=rewound)
-        return
+    else:
+        _print_rewound(out, rows)
+        out.print_lines(new.shown)
+
+
+def _move_back(
+    wanted: dict[str, int], now: dict[str, _QueueNow]
+) -> tuple[dict[str, Position], list[tuple[str, int, int, int]]]:
+    """Return the new positions of the queues that go back, and a row about each."""
+    positions, rows = {}, []
+    for name, last in wanted.items():
+        each = now[name]
+        if (back := _clamp(name, each, last)) == each.at.last:
+            continue
+        [mark] = each.place.link.run(marks([(each.place.keys, back)]))
+        positions[name] = Position(each.state.born, back, mark, None, each.at.lost)
+        rows.append((name, each.at.last, back, max(0, back - last)))
+    return positions, rows
+
+
+def _print_rewound(out: CliOutput, rows: Sequence[tuple[str, int, int, int]]) -> None:
+    """Each row is a queue, its position in the old and the new checkpoint, and how many messages
+    are gone.
+    """
     for name, at, back, gone in rows:
         out.note(f"queue {name}: ids {back + 1}..{at} are read again")
         if gone:
@@ -530,7 +556,6 @@ def rewind(  # noqa: PLR0913  # the options of a command
                 f"queue {name}: {format_count(gone, 'message')} (ids {back - gone + 1}..{back})"
                 " left the queue and cannot be read again"
             )
-    out.print_lines(new.shown)
 
 
 def _check_rewindable(old: SparkCheckpoint, queue: str) -> None:
