@@ -108,10 +108,11 @@ def test_a_queue_that_has_nothing_to_read_again_does_not_hinder_the_others(
     [found] = done.records
     assert [(each["queue"], each["to"]) for each in found["queues"]] == [(queues.one, 2)]
     assert last_positions(found["checkpoint"]) == {queues.one: 2, queues.two: 3}
-    done = busmq("checkpoint", "rewind", str(folder), "--to", "batch:1", "--json")
+    into = ("--into", str(tmp_path / "new"), "--json")  # a name by the second may be taken
+    done = busmq("checkpoint", "rewind", str(folder), "--to", "batch:1", *into)
     assert "nothing to read again" in done.error["message"]
     queues.redis.ltrim(QueueKeys(queues.two).messages, 10, -1)
-    done = busmq("checkpoint", "rewind", str(folder), "--to", "batch:0", "--json")
+    done = busmq("checkpoint", "rewind", str(folder), "--to", "batch:0", *into)
     assert done.code == 1, "messages are gone that were never read"
     assert queues.two in done.error["message"]
 
