@@ -206,8 +206,9 @@ def test_state_is_kept_and_gone_on_with(
         return found
 
     assert count(1) == {"a": 2, "b": 1}
+    before = spark.conf.get(CHECKPOINT_MANAGER_SETTING)  # others have this session, too
     spark.conf.set(CHECKPOINT_MANAGER_SETTING, MANAGERS[1])
     try:
         assert count(2) == {"a": 4, "b": 2}
     finally:
-        spark.conf.unset(CHECKPOINT_MANAGER_SETTING)
+        spark.conf.set(CHECKPOINT_MANAGER_SETTING, before)
