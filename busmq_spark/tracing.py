@@ -43,8 +43,8 @@ def _tracer_of(provider: Any) -> Any:
 
 
 def _start_span(api: Any, name: str, attributes: Mapping[str, str | int]) -> Any:
-    """Return a span that has begun, or None if the provider of the program fails: what the span is
-    about goes on.
+    """Return a span that has begun, or None if the provider of the program fails: the call
+    itself goes on.
     """
     found = {f"busmq.{key}": value for key, value in attributes.items()}
     try:

@@ -358,7 +358,7 @@ so that a file which is being written is not read half.
 async def _reload_changed(
     out: CliOutput, server: "FederationServer", place: _ListenSettings, used: _FileVersions
 ) -> None:
-    """Read the files anew whenever one of them has changed. ``used``: what is in use now."""
+    """Read the files anew whenever one of them has changed. ``used`` has the versions in use."""
     before = used
     while True:
         await asyncio.sleep(FILE_CHECK_PAUSE_S)

@@ -128,8 +128,8 @@ def unsubscribe(
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigError(reason=f"queue {queue!r} has no subscription {name!r}; {has}")
         others = [each.last for each in known.values() if each.name != name]
-        # what no other one needs goes, also what this one did not begin with; what all have
-        # acknowledged is kept by the retention
+        # messages that no other one needs go, also those before the start of this one; the
+        # retention keeps messages that all have acknowledged
         start = max(before.floor, before.done)
         going = max(0, min(before.count, min(others) - start)) if others else 0
         consequence = f"forget subscription {name!r} of queue {queue!r}"

@@ -458,7 +458,7 @@ class FederationServer:
         return None
 
     def _log_fields(self, socket: ServerConnection, peer: str = "") -> dict[str, str]:
-        """Return the fields of a record about a connection, with the address behind a proxy."""
+        """Return the fields of a record about a connection, with the client's own address."""
         host = str((socket.remote_address or ("unknown",))[0])
         headers = list(socket.request.headers.raw_items()) if socket.request else []
         address = client_address(host, headers, self._proxies)

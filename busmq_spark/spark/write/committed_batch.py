@@ -39,7 +39,7 @@ def _warn_once(about: str, text: str, *values: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BatchCheck:
-    """What a check has found before a batch is recorded."""
+    """The result of the check before a batch is recorded."""
 
     at_ms: int
     """The time of the check."""

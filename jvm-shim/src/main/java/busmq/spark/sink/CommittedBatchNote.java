@@ -137,7 +137,7 @@ record CommittedBatchNote(String checkpoint, String sink) {
     }
 
     /**
-     * What a check has found before a batch is recorded.
+     * The result of the check before a batch is recorded.
      *
      * @param atMs the time of the check
      * @param least a batch that the record of the sink must still have when this one is recorded
