@@ -193,8 +193,8 @@ def examine(
     """Return the findings of all checks of Redis and the bus. Blocking; raises no BusError.
 
     ``looks`` give the growth of memory since the caller's last call; without them the function
-    waits until ``gap_s`` have passed since its first look. ``user``: whose rights are checked, if
-    not those of the link.
+    waits until ``gap_s`` have passed since its first look; 0: one look, no growth. ``user``: whose
+    rights are checked, if not those of the link.
     """
     found: list[Finding] = []
     servers: list[tuple[SyncLink, RedisFacts]] = []
@@ -205,7 +205,7 @@ def examine(
             (server, _read_server(server, link, user, clock, own)) for server in _servers_of(link)
         ]
     bus = read_bus(links, clock)
-    if looks is None and any(facts.info for _, facts in servers):
+    if looks is None and gap_s > 0 and any(facts.info for _, facts in servers):
         own.wait(gap_s)
         servers = [(server, _look_again(server, facts, own)) for server, facts in servers]
     for _, facts in servers:
