@@ -8,10 +8,10 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from busmq_spark.errors.foreign import error_text
+from busmq_spark.queue.caching import MemoizedFunction
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -34,12 +34,12 @@ def _api() -> Any:
     return None if api is None or getattr(api, "_TRACER_PROVIDER", api) is None else api
 
 
-@lru_cache(maxsize=1)
-def _tracer_of(provider: Any) -> Any:
-    """Return the tracer of a provider. Making one changes the warning filters of the process for a
-    moment.
-    """
+def _make_tracer(provider: Any) -> Any:
     return provider.get_tracer(_TRACER_NAME)
+
+
+_tracer_of = MemoizedFunction(_make_tracer, most=1)
+"""The tracer of a provider. Making one changes the warning filters of the process for a moment."""
 
 
 def _start_span(api: Any, name: str, attributes: Mapping[str, str | int]) -> Any:
