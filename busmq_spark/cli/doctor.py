@@ -116,7 +116,7 @@ def doctor(  # noqa: PLR0913  # the options of a command
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Find what will fail: Redis that fills, queues that expire, subscriptions that nobody uses.
+    """Find failures before they come: a full Redis, expiring queues, unused subscriptions.
 
     Each finding has a code, its reason and the command that fixes it. The exit code is 0 when all
     is well, 1 for warnings, 2 for failures and for checks that could not be made.

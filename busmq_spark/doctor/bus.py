@@ -25,7 +25,7 @@ MAX_MEASURED = 20
 
 @dataclass(frozen=True, slots=True)
 class AbandonedSubscription:
-    """A subscription that nobody has used for a day, while messages stay stored for it."""
+    """A subscription without a reader for a day, for which messages stay stored."""
 
     queue: str
     name: str

@@ -16,7 +16,7 @@ MAX_FINDINGS_PER_CODE = 20
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check. ``title`` is the state that it wants; ``why`` is the reason that this matters."""
+    """A check. ``title`` describes the sound state, and ``why`` the harm of any other."""
 
     code: str
     subject: Subject
@@ -146,7 +146,7 @@ _TABLES: tuple[tuple[Subject, dict[str, tuple[str, str]]], ...] = (
                 "A damaged queue fails each reader and writer of it.",
             ),
             "subscription-abandoned": (
-                "No subscription that nobody uses keeps messages",
+                "No unused subscription keeps messages",
                 "Messages that a subscription has not acknowledged stay in memory for ever.",
             ),
             "staged-rows": (
@@ -155,7 +155,7 @@ _TABLES: tuple[tuple[Subject, dict[str, tuple[str, str]]], ...] = (
             ),
             "dead-letters": (
                 "No dead letter is older than a day",
-                "A dead letter is a message that nobody has handled. Its queue expires.",
+                "A dead letter is a message that no reader has handled. Its queue expires.",
             ),
             "mirror-stopped": (
                 "A process copies each mirror, without an error",

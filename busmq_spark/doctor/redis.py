@@ -344,7 +344,7 @@ def replicas_of(info: Info) -> list[dict[str, str]]:
 
 
 def _min_replicas(facts: RedisFacts, info: Info) -> Iterator[Finding]:
-    """The part of ``min-replicas`` that INFO tells: it counts good replicas where it is set."""
+    """Check ``min-replicas-to-write`` against the good replicas, which INFO counts."""
     code, where = "redis-min-replicas", facts.where
     has_rule, good = "min_slaves_good_slaves" in info, number(info, "min_slaves_good_slaves")
     if facts.config is None:
@@ -460,7 +460,9 @@ _OTHER_CHECKS: tuple[tuple[str, str, str, Callable[[RedisFacts], Iterator[Findin
     ("redis-clock", "TIME", "time", _clock),
     ("redis-rights", "ACL", "acl|dryrun", _rights),
 )
-"""Code, the first word of the command that tells the fact, the right to it, and the check."""
+"""For each check: its code, the command that it needs, the ACL name of this command, and the
+function.
+"""
 
 
 # -- groups of servers -----------------------------------------------------------------------------

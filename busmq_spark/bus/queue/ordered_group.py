@@ -146,7 +146,7 @@ class OrderedGroup(BaseGroup):
                 event="ack", what=f"id {last}", state=behind, remedy="Ack what was read"
             )
         while last < self._position and last + 1 in self._skipped:
-            last += 1  # nobody else acks it
+            last += 1  # a skipped message has no other ack
         async with self._lock:
             await self._run_with_retries(lambda again: self._ack_while_leased(last, again=again))
 
